@@ -1,0 +1,1 @@
+"""A multi-core runtime for stateful session servers."""

@@ -1,0 +1,1 @@
+"""Processes, recovery, configuration, command line, status."""

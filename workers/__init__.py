@@ -1,0 +1,1 @@
+"""What an acceptor and a shard process are."""
