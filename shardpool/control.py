@@ -1,0 +1,119 @@
+"""Messages between supervisor, workers and the command line (ZeroMQ over ipc:// in a 0700 directory, JSON bodies).
+
+    worker (DEALER, identity "shard-1")  --Register, Ready, Failed, Drained-->  supervisor (ROUTER, control.sock)
+                                         <--Drain, Stop--
+    command line (DEALER)                --StatusRequest, StopRequest-->        supervisor (ROUTER, admin.sock)
+                                         <--StatusReply, StopReply, Refused--
+
+How a worker answers, so that no accepted message is lost on the way down:
+
+1. `Drain` reaches the acceptors first: accept no more, read no more, publish what was read, then `Drained`.
+   They go on writing what shards send.
+2. `Drain` then reaches the shards: run what is queued until nothing is ready or suspended, then `Drained`.
+3. `Stop` to the shards: end sessions (`on_disconnect`), `on_stop`, exit 0.
+4. `Stop` to the acceptors: write what is queued, close connections with 1001, exit 0.
+
+`Stop` may come at any time, without `Drain`: end quickly. After its deadline comes SIGKILL.
+"""
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+
+class Register(Struct, frozen=True, tag="register"):
+    """First message of every worker process; what follows under its identity belongs to this pid."""
+
+    role: str
+    index: int
+    pid: int
+
+
+class Ready(Struct, frozen=True, tag="ready"):
+    """The worker serves."""
+
+
+class Failed(Struct, frozen=True, tag="failed"):
+    """The worker cannot work, for a reason that a restart does not cure; it exits after this."""
+
+    reason: str  # what was asked of what, and what was found
+    remedy: str
+    exit_code: int  # an ExitCode
+
+
+class Drained(Struct, frozen=True, tag="drained"):
+    """Answer to Drain: nothing is left to do."""
+
+
+class Drain(Struct, frozen=True, tag="drain"):
+    """Take on nothing new, finish what is there."""
+
+    timeout: float  # seconds until Stop comes anyway
+
+
+class Stop(Struct, frozen=True, tag="stop"):
+    """Exit now."""
+
+
+class StatusRequest(Struct, frozen=True, tag="status"):
+    """Ask for a snapshot of the pool."""
+
+
+class StatusReply(Struct, frozen=True, tag="status_reply"):
+    """The snapshot, as `shardpool status --json` prints it."""
+
+    status: dict[str, Any]
+
+
+class StopRequest(Struct, frozen=True, tag="stop_request"):
+    """Drain and stop the pool."""
+
+    timeout: float | None = None  # seconds; None: the pool's drain_timeout
+
+
+class StopReply(Struct, frozen=True, tag="stop_reply"):
+    """The pool is stopping; its supervisor's exit is the end."""
+
+    pid: int
+    timeout: float
+
+
+class Refused(Struct, frozen=True, tag="refused"):
+    """A request was not understood."""
+
+    reason: str
+
+
+FromWorker = Register | Ready | Failed | Drained
+ToWorker = Drain | Stop
+Request = StatusRequest | StopRequest
+Reply = StatusReply | StopReply | Refused
+Message = FromWorker | ToWorker | Request | Reply
+
+encode = msgspec.json.Encoder().encode
+
+_from_worker = msgspec.json.Decoder(FromWorker)
+_to_worker = msgspec.json.Decoder(ToWorker)
+_request = msgspec.json.Decoder(Request)
+_reply = msgspec.json.Decoder(Reply)
+
+
+def decode_from_worker(body: bytes) -> FromWorker:
+    """Decode what a worker sent; raises msgspec.DecodeError."""
+    return _from_worker.decode(body)
+
+
+def decode_to_worker(body: bytes) -> ToWorker:
+    """Decode what the supervisor sent to a worker; raises msgspec.DecodeError."""
+    return _to_worker.decode(body)
+
+
+def decode_request(body: bytes) -> Request:
+    """Decode what the command line asked; raises msgspec.DecodeError."""
+    return _request.decode(body)
+
+
+def decode_reply(body: bytes) -> Reply:
+    """Decode the supervisor's answer to the command line; raises msgspec.DecodeError."""
+    return _reply.decode(body)
