@@ -1,0 +1,45 @@
+/* The extension module shardpool._core: types and constants, no logic. */
+#include "sp_python.h"
+
+static int add_constants(PyObject *module)
+{
+    static const struct {
+        const char *name;
+        long value;
+    } constants[] = {
+        {"MAX_PROCESSES", (long)SP_MAX_PROCESSES},
+        {"ACCEPTED", SP_ACCEPTED}, {"LANE_FULL", SP_LANE_FULL}, {"SATURATED", SP_SATURATED},
+        {"SEALED", SP_SEALED}, {"STALE", SP_STALE}, {"SHUTTING_DOWN", SP_SHUTTING_DOWN},
+        {"LINK_FULL", SP_LINK_FULL}, {"TOO_BIG", SP_TOO_BIG},
+        {"KIND_FRAME", SP_KIND_FRAME}, {"KIND_CALL", SP_KIND_CALL}, {"KIND_TIMER", SP_KIND_TIMER},
+        {"KIND_ATTACH", SP_KIND_ATTACH}, {"KIND_DETACH", SP_KIND_DETACH}, {"KIND_CUSTOM", SP_KIND_CUSTOM},
+        {"KIND_BOUND", SP_KIND_BOUND}, {"KIND_REFUSED", SP_KIND_REFUSED}, {"KIND_ROUTE", SP_KIND_ROUTE},
+        {"KIND_PUSH", SP_KIND_PUSH}, {"KIND_REPLY", SP_KIND_REPLY}, {"KIND_ERROR", SP_KIND_ERROR},
+        {"KIND_PUBLISH", SP_KIND_PUBLISH}, {"KIND_CLOSE", SP_KIND_CLOSE},
+        {"KIND_XOFF", SP_KIND_XOFF}, {"KIND_XON", SP_KIND_XON}, {"KIND_CALL_REPLY", SP_KIND_CALL_REPLY},
+        {"FLAG_ASK", SP_FLAG_ASK}, {"FLAG_BARE", SP_FLAG_BARE}, {"FLAG_TEXT", SP_FLAG_TEXT},
+    };
+    for (size_t i = 0; i < sizeof constants / sizeof constants[0]; i++)
+        if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value) < 0)
+            return -1;
+    return 0;
+}
+
+static struct PyModuleDef module_definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "shardpool._core",
+    .m_doc = "Shared-memory links, slots, admission, the shard's executor and the acceptor's engine.",
+    .m_size = -1,
+};
+
+PyMODINIT_FUNC PyInit__core(void)
+{
+    PyObject *module = PyModule_Create(&module_definition);
+    if (module == NULL)
+        return NULL;
+    if (add_constants(module) < 0 || sp_add_node(module) < 0 || sp_add_shard(module) < 0 || sp_add_acceptor(module) < 0) {
+        Py_DECREF(module);
+        return NULL;
+    }
+    return module;
+}
