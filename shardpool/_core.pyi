@@ -1,0 +1,147 @@
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
+
+MAX_PROCESSES: int
+ACCEPTED: int
+LANE_FULL: int
+SATURATED: int
+SEALED: int
+STALE: int
+SHUTTING_DOWN: int
+LINK_FULL: int
+TOO_BIG: int
+KIND_FRAME: int
+KIND_CALL: int
+KIND_TIMER: int
+KIND_ATTACH: int
+KIND_DETACH: int
+KIND_CUSTOM: int
+KIND_BOUND: int
+KIND_REFUSED: int
+KIND_ROUTE: int
+KIND_PUSH: int
+KIND_REPLY: int
+KIND_ERROR: int
+KIND_PUBLISH: int
+KIND_CLOSE: int
+KIND_XOFF: int
+KIND_XON: int
+KIND_CALL_REPLY: int
+FLAG_ASK: int
+FLAG_BARE: int
+FLAG_TEXT: int
+HANDLER_NO_ARGUMENT: int
+HANDLER_ASYNC: int
+
+class Geometry:
+    def __init__(
+        self,
+        acceptors: int,
+        shards: int,
+        *,
+        slots: int = 65536,
+        permits: int = 4096,
+        link_bytes: int = 1 << 20,
+        infra_bytes: int = 1 << 18,
+        arena_bytes: int = 64 << 20,
+        lane_records: int = 1024,
+        lane_bytes: int = 64 << 20,
+        lifecycle_records: int = 128,
+        lifecycle_bytes: int = 4 << 20,
+        directory_entries: int = 65536,
+    ) -> None: ...
+    def segment_size(self, process: int, /) -> int: ...
+
+def create_segment(geometry: Geometry, process: int, /) -> int: ...
+
+class Node:
+    process: int
+    acceptors: int
+    shards: int
+    slots: int
+    def __init__(self, process: int, segments: list[int], doorbells: list[int]) -> None: ...
+    def counters(self, process: int, /) -> dict[str, int]: ...
+    def slot(self, address: int, /) -> dict[str, int]: ...
+    def ring_all(self) -> None: ...
+    def set_closing(self, closing: bool, /) -> None: ...
+
+class Table:
+    def __init__(
+        self,
+        decode: Callable[[bytes], object] | None,
+        handlers: dict[type, tuple[Callable[..., Any], int]],
+        encode: Callable[[Any], bytes] | None,
+        call_decode: Callable[[bytes], object],
+        call_encode: Callable[[Any], bytes],
+        lifecycle: Callable[[Any, int, int, int, bytes], Any],
+    ) -> None: ...
+
+class Hooks(Protocol):
+    """What the executor calls in the shard's Python half; looked up once, when the Shard is made."""
+
+    # The running loop, asyncio's C functions _enter_task/_leave_task, and the stand-in task's class.
+    # None for `enter_task`: async handlers go to `adopt` unstepped (yielded and stub are None).
+    loop: Any
+    enter_task: Callable[[Any, Any], None] | None
+    leave_task: Callable[[Any, Any], None] | None
+    stub: Callable[[], Any] | None
+
+    def poke(self) -> None:
+        """Work appeared outside run(): call run() soon. Called once until the next run()."""
+    def failed(self, address: int, kind: int, exc: BaseException, payload: bytes) -> bytes | None:
+        """A decoder, handler or encoder raised; bytes go to the asker as the error's body."""
+    def adopt(
+        self, address: int, turn: int, coro: Coroutine[Any, Any, Any], yielded: object, stub: Any, context: Any
+    ) -> None:
+        """An async handler suspended in its first step; at its end call Shard.finish(address, turn, ...)."""
+    def reply(self, call_id: int, status: int, payload: bytes) -> None: ...
+    def control(self, kind: int, process: int, a: int, b: int, payload: bytes) -> None: ...
+    def activate(self, address: int) -> None: ...
+    def resumed(self, address: int) -> None: ...
+    def sealed(self, address: int, records: list[tuple[int, int, int, int, bytes]]) -> None:
+        """A sealed object has settled; records = what it had not run: (kind, flags, a, b, payload).
+
+        Call vacate(address) when they are safe elsewhere, or unseal(address) to go on here."""
+
+class Shard:
+    current: int
+    turn: int
+    def __init__(self, node: Node, shard: int, hooks: Any, time_budget_ns: int = 10_000_000) -> None: ...
+    def allocate(self, kind: int, target: object, table: Table, client: int = 0, session: int = 0) -> int:
+        """A slot for an object; 0 when all are taken. System object: the first allocate gets slot 0."""
+    def release(self, address: int, /) -> None:
+        """Ends an object: seals it; what it has not run is dropped and counted; its address becomes stale."""
+    def target(self, address: int, /) -> object | None: ...
+    def seal(self, address: int, /) -> bool: ...
+    def unseal(self, address: int, /) -> None: ...
+    def vacate(self, address: int, /) -> None: ...
+    def share_gate(self, address: int, owner: int, /) -> None: ...
+    def release_gate(self, address: int, /) -> None:
+        """A suspended turn gives its gate back (yielding)."""
+    def acquire_gate(self, address: int, /) -> bool:
+        """True: the gate is held now; False: hooks.resumed(address) comes in turn."""
+    def run(self, budget_ns: int, /) -> bool:
+        """Runs ready objects; True: more is ready, call again after the event loop had its look."""
+    def park(self) -> bool:
+        """Declares the shard parked and looks again; True: it may sleep on its doorbell."""
+    def wake(self) -> None: ...
+    def send(self, address: int, payload: bytes, call_id: int = 0) -> int: ...
+    def post(
+        self, address: int, kind: int, a: int = 0, b: int = 0, payload: bytes = b"", lifecycle: bool = True
+    ) -> int: ...
+    def post_process(self, process: int, kind: int, a: int = 0, b: int = 0, payload: bytes = b"") -> bool:
+        """An infrastructure record to a process; kept and sent later when its link is full."""
+    def push(self, client: int, payload: bytes, /) -> bool: ...
+    def reply_client(self, client: int, request: int, payload: bytes, /) -> bool: ...
+    def error_client(self, client: int, request: int, payload: bytes, /) -> bool: ...
+    def publish(self, clients: Sequence[int] | bytes, payload: bytes, /) -> int: ...
+    def close_client(self, client: int, code: int, reason: bytes, /) -> bool: ...
+    def reply_call(self, process: int, call_id: int, status: int, payload: bytes, /) -> bool: ...
+    def finish(self, address: int, turn: int, result: object, exc: BaseException | None, /) -> bool:
+        """Ends a suspended turn: replies, gives gate and reservation back; False if the turn is not the current one."""
+    def set_client(self, address: int, client: int, /) -> None: ...
+    def set_route(self, address: int, route: int, /) -> None:
+        """The session slot's atomic route word: the bound object's address (P-8)."""
+    @property
+    def blocked(self) -> bool:
+        """An outbound link is full: run() executes nothing until its consumer rings."""
