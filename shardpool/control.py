@@ -1,7 +1,7 @@
 """Messages between supervisor, workers and the command line (ZeroMQ over ipc:// in a 0700 directory, JSON bodies).
 
     worker (DEALER, identity "shard-1")  --Register, Ready, Failed, Drained-->  supervisor (ROUTER, control.sock)
-                                         <--Drain, Stop--
+                                         <--Homes, Drain, Stop--
     command line (DEALER)                --StatusRequest, StopRequest-->        supervisor (ROUTER, admin.sock)
                                          <--StatusReply, StopReply, Refused--
 
@@ -56,6 +56,12 @@ class Stop(Struct, frozen=True, tag="stop"):
     """Exit now."""
 
 
+class Homes(Struct, frozen=True, tag="homes"):
+    """To acceptors: the shards that may become home of a new session (P-6); before the first of these, all may."""
+
+    shards: list[int]
+
+
 class StatusRequest(Struct, frozen=True, tag="status"):
     """Ask for a snapshot of the pool."""
 
@@ -86,7 +92,7 @@ class Refused(Struct, frozen=True, tag="refused"):
 
 
 FromWorker = Register | Ready | Failed | Drained
-ToWorker = Drain | Stop
+ToWorker = Homes | Drain | Stop
 Request = StatusRequest | StopRequest
 Reply = StatusReply | StopReply | Refused
 Message = FromWorker | ToWorker | Request | Reply

@@ -31,7 +31,7 @@ EXPLANATIONS: dict[ExitCode, str] = {
     ExitCode.NOT_RUNNING: "no such pool is running",
     ExitCode.ALREADY_RUNNING: "a pool of this name is already running",
     ExitCode.WORKERS: "no shard or no acceptor could be kept running",
-    ExitCode.KILLED: "stopped, but a worker did not end in time and was killed",
+    ExitCode.KILLED: "stopped, but a worker died meanwhile, or did not end in time and was killed",
     ExitCode.NO_ANSWER: "the pool runs but did not answer, or did not stop, in time",
     ExitCode.REFUSED: "`call`: the object was not found, or refused or failed the message",
     ExitCode.INTERRUPTED: "interrupted by Ctrl-C before the pool was up",

@@ -118,6 +118,7 @@ TABLE: tuple[Setting, ...] = (
     _seconds("drain_timeout", 30.0, 0.1, 86400, "queued work may take this long when the pool stops"),
     _seconds("stop_timeout", 5.0, 0.1, 3600, "after draining, a worker that has not ended within this is killed"),
     _seconds("resume_window", 30.0, 0.1, 86400, "a session waits this long for its client to come back"),
+    _seconds("import_timeout", 60.0, 0.1, 3600, "importing the app may take this long"),
     _seconds("time_budget", 0.010, 0.0001, 10, "a shard runs handlers this long before it looks at its event loop"),
     # Restarting
     _count("restart_intensity", 5, 1, 1000, "more deaths than this within restart_period: that worker is given up"),

@@ -1,0 +1,472 @@
+"""The supervisor's decisions, without its hands: `decide(state, event, now) -> (state, actions)`.
+
+    STARTING --all ready--> SERVING --stop asked--> DRAINING_ACCEPTORS -> DRAINING_SHARDS -> STOPPING_SHARDS
+        |                      |                                                               -> STOPPING_ACCEPTORS
+        '--failed, interrupted-'--nothing left to serve with, second signal--> STOPPING_ALL             |
+                                                                                    '-----> ENDED <-----'
+
+Clients lose nothing on the way down: acceptors first publish what they read, then shards run what they have, then
+they end, and only then the acceptors, which wrote the last replies meanwhile (shardpool/control.py).
+
+Nothing here reads a clock, touches a process or prints; time is monotonic seconds, given by the caller.
+"""
+
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+from typing import assert_never
+
+from shardpool.control import Drain, Homes, Stop, ToWorker
+from shardpool.exit_codes import ExitCode
+from shardpool.supervisor.child_spec import ChildSpec, Role
+from shardpool.supervisor.death import Death
+from shardpool.supervisor.restart_policy import RestartPolicy
+
+_PROGRESS_PERIOD = 1.0
+_HASTY_STOP = 1.0
+
+
+class Phase(Enum):
+    """What the pool as a whole is doing."""
+
+    STARTING = auto()
+    SERVING = auto()
+    DRAINING_ACCEPTORS = auto()
+    DRAINING_SHARDS = auto()
+    STOPPING_SHARDS = auto()
+    STOPPING_ACCEPTORS = auto()
+    STOPPING_ALL = auto()
+    ENDED = auto()
+
+
+class Status(Enum):
+    """What one place of the pool is doing."""
+
+    DOWN = auto()  # no process; one is started when `due` has come
+    STARTING = auto()  # process started, nothing heard
+    REGISTERED = auto()  # it can get control messages
+    READY = auto()
+    DRAINED = auto()
+    BROKEN = auto()  # breaker open: no process, none will be started
+    GONE = auto()  # ended while the pool stops
+
+
+LIVE = frozenset((Status.STARTING, Status.REGISTERED, Status.READY, Status.DRAINED))
+REACHABLE = frozenset((Status.REGISTERED, Status.READY, Status.DRAINED))
+_UP = frozenset((Phase.STARTING, Phase.SERVING))
+_DRAINING = frozenset((Phase.DRAINING_ACCEPTORS, Phase.DRAINING_SHARDS))
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """One place and what is in it."""
+
+    spec: ChildSpec
+    status: Status = Status.DOWN
+    pid: int = 0
+    started: float = 0.0
+    due: float = 0.0
+    deaths: tuple[float, ...] = ()
+    restarts: int = 0
+    failure: str = ""  # what it last reported as Failed, until it dies of it
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The settings that decisions depend on."""
+
+    drain_timeout: float = 30.0
+    stop_timeout: float = 5.0
+    restarts: RestartPolicy = field(default_factory=RestartPolicy)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Everything that decisions depend on."""
+
+    limits: Limits
+    children: tuple[Child, ...]
+    phase: Phase = Phase.STARTING
+    deadline: float | None = None  # of the phase
+    hard_deadline: float | None = None  # of all draining together
+    progress_due: float = 0.0
+    exit_code: ExitCode = ExitCode.OK
+
+    def child(self, process: int) -> Child:
+        """The place with this process index."""
+        return self.children[process - 1]
+
+    def of(self, role: Role) -> tuple[Child, ...]:
+        """All places of a role."""
+        return tuple(child for child in self.children if child.spec.role is role)
+
+
+# Events
+
+
+@dataclass(frozen=True, slots=True)
+class Spawned:
+    process: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnFailed:
+    process: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    process: int
+
+
+@dataclass(frozen=True, slots=True)
+class BecameReady:
+    process: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFailed:
+    process: int
+    reason: str
+    remedy: str
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerDrained:
+    process: int
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    process: int
+    death: Death
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    by: str
+    timeout: float | None = None  # None: drain_timeout
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+Event = (
+    Spawned | SpawnFailed | Registered | BecameReady | WorkerFailed | WorkerDrained | Died | StopAsked | Tick
+)  # fmt: skip
+
+# Actions
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    spec: ChildSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Finish what the dead producer had begun in shared memory, and ring whom it may have left asleep."""
+
+    process: int
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    spec: ChildSpec
+    message: ToWorker
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    process: int
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    line: str
+    error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """The pool is in this phase from now on."""
+
+    phase: Phase
+
+
+Action = Start | Settle | Send | Kill | Say | Announce
+
+
+def decide(state: State, event: Event, now: float) -> tuple[State, list[Action]]:
+    """Take one event in.
+
+    Returns: the next state and what to do, in order. The pool has ended when `state.phase` is ENDED.
+    """
+    actions: list[Action] = []
+    match event:
+        case Spawned(process, pid):
+            state = _with(state, process, status=Status.STARTING, pid=pid, started=now)
+        case SpawnFailed(process, reason):
+            child = state.child(process)
+            actions.append(Say(f"{child.spec.label} could not be started: {reason}", error=True))
+            state = _lost(state, child, actions, now)
+        case Registered(process):
+            state = _registered(state, state.child(process), actions)
+        case BecameReady(process):
+            if state.child(process).status is Status.REGISTERED:
+                state = _ready(state, state.child(process), actions)
+        case WorkerFailed():
+            state = _failed(state, event, actions, now)
+        case WorkerDrained(process):
+            if state.child(process).status is Status.READY:
+                state = _with(state, process, status=Status.DRAINED)
+        case Died(process, death):
+            state = _died(state, state.child(process), death, actions, now)
+        case StopAsked():
+            state = _stop_asked(state, event, actions, now)
+        case Tick():
+            pass
+        case _:
+            assert_never(event)
+    return _advance(state, actions, now), actions
+
+
+def initial_state(specs: tuple[ChildSpec, ...], limits: Limits, now: float) -> State:
+    """State before anything was started; the first Tick starts everything."""
+    children = tuple(Child(spec, due=now) for spec in specs)
+    return State(limits, children, progress_due=now + _PROGRESS_PERIOD)
+
+
+def next_wake(state: State, now: float) -> float | None:
+    """Seconds until a Tick must come, None when only events matter."""
+    times = [child.due for child in state.children if child.status is Status.DOWN and state.phase in _UP]
+    if state.deadline is not None:
+        times.append(state.deadline)
+    if state.phase is not Phase.SERVING:
+        times.append(state.progress_due)
+    return max(0.0, min(times) - now) if times else None
+
+
+def _with(state: State, process: int, **changes: object) -> State:
+    children = list(state.children)
+    children[process - 1] = replace(children[process - 1], **changes)  # type: ignore[arg-type]
+    return replace(state, children=tuple(children))
+
+
+def _registered(state: State, child: Child, actions: list[Action]) -> State:
+    if child.status is not Status.STARTING:
+        return state
+    if state.phase not in _UP:
+        actions.append(Send(child.spec, Stop()))
+    return _with(state, child.spec.process, status=Status.REGISTERED)
+
+
+def _ready(state: State, child: Child, actions: list[Action]) -> State:
+    if state.phase is Phase.SERVING and child.restarts:
+        actions.append(Say(f"{child.spec.label} (pid {child.pid}) serves again"))
+    state = _with(state, child.spec.process, status=Status.READY)
+    homes = [shard.spec.index for shard in state.of(Role.SHARD) if shard.status is not Status.BROKEN]
+    if child.spec.role is Role.ACCEPTOR and len(homes) < len(state.of(Role.SHARD)):
+        actions.append(Send(child.spec, Homes(homes)))
+    return state
+
+
+def _failed(state: State, event: WorkerFailed, actions: list[Action], now: float) -> State:
+    child = state.child(event.process)
+    text = f"{event.reason}: {event.remedy}" if event.remedy else event.reason
+    state = _with(state, event.process, failure=text)
+    if state.phase is not Phase.STARTING:
+        return state  # it dies of it in a moment, and the restart policy decides
+    actions.append(Say(f"cannot start: {child.spec.label}: {text}", error=True))
+    try:
+        code = ExitCode(event.exit_code)
+    except ValueError:
+        code = ExitCode.WORKERS
+    return _stop_all(replace(state, exit_code=code or ExitCode.WORKERS), actions, now)
+
+
+def _died(state: State, child: Child, death: Death, actions: list[Action], now: float) -> State:
+    actions.append(Settle(child.spec.process))
+    if state.phase in _UP:
+        cause = f" after it reported: {child.failure}" if child.failure else ""
+        actions.append(Say(f"{child.spec.label} (pid {child.pid}) {death.text}{cause}", error=True))
+        return _lost(state, child, actions, now)
+    state = _with(state, child.spec.process, status=Status.GONE, pid=0)
+    if death.clean or state.phase is Phase.STOPPING_ALL:
+        return state
+    actions.append(Say(f"{child.spec.label} (pid {child.pid}) {death.text} while the pool stops", error=True))
+    return replace(state, exit_code=state.exit_code or ExitCode.KILLED)
+
+
+def _lost(state: State, child: Child, actions: list[Action], now: float) -> State:
+    """A place is without process: when to fill it again, or never."""
+    if state.phase not in _UP:
+        return _with(state, child.spec.process, status=Status.GONE, pid=0)
+    policy = state.limits.restarts
+    deaths, delay = policy.after_death(child.deaths, now)
+    if delay is None:
+        actions.append(
+            Say(
+                f"{child.spec.label} is given up after {len(deaths)} deaths within {policy.period:g} s; the pool goes "
+                "on without it; mend the cause and restart the pool",
+                error=True,
+            )
+        )
+        state = _with(state, child.spec.process, status=Status.BROKEN, pid=0, deaths=deaths, failure="")
+        if child.spec.role is Role.SHARD:
+            homes = [shard.spec.index for shard in state.of(Role.SHARD) if shard.status is not Status.BROKEN]
+            ready = (acceptor for acceptor in state.of(Role.ACCEPTOR) if acceptor.status is Status.READY)
+            actions += [Send(acceptor.spec, Homes(homes)) for acceptor in ready]
+        return state
+    when = "now" if delay == 0 else f"in {delay:g} s"
+    actions.append(Say(f"{child.spec.label} is started again {when}"))
+    return _with(
+        state, child.spec.process, status=Status.DOWN, pid=0, due=now + delay, deaths=deaths,
+        restarts=child.restarts + 1, failure="",
+    )  # fmt: skip
+
+
+def _stop_asked(state: State, event: StopAsked, actions: list[Action], now: float) -> State:
+    if state.phase is Phase.STARTING:
+        actions.append(Say(f"{event.by}: stopping before the pool was up"))
+        return _stop_all(replace(state, exit_code=state.exit_code or ExitCode.INTERRUPTED), actions, now)
+    if state.phase is Phase.SERVING:
+        timeout = state.limits.drain_timeout if event.timeout is None else event.timeout
+        actions.append(Say(f"{event.by}: draining for up to {timeout:g} s (again: stop at once)"))
+        actions.append(Announce(Phase.DRAINING_ACCEPTORS))
+        for child in state.children:
+            if child.status is Status.DOWN:
+                state = _with(state, child.spec.process, status=Status.GONE)
+        actions += [Send(child.spec, Drain(timeout)) for child in _reachable(state.of(Role.ACCEPTOR))]
+        return replace(
+            state, phase=Phase.DRAINING_ACCEPTORS, deadline=now + timeout, hard_deadline=now + timeout,
+            progress_due=now + _PROGRESS_PERIOD,
+        )  # fmt: skip
+    if state.phase is Phase.STOPPING_ALL:
+        actions += [Kill(child.spec.process) for child in _live(state.children)]
+        return state
+    actions.append(Say(f"{event.by}: stopping at once"))
+    return _stop_all(state, actions, now)
+
+
+def _stop_all(state: State, actions: list[Action], now: float) -> State:
+    """Leave order aside: everybody ends now."""
+    if state.phase is Phase.STOPPING_ALL:
+        return state
+    if state.phase in _UP:
+        actions.append(Announce(Phase.STOPPING_ALL))
+    for child in state.children:
+        if child.status is Status.DOWN:
+            state = _with(state, child.spec.process, status=Status.GONE)
+        elif child.status is Status.STARTING:
+            actions.append(Kill(child.spec.process))  # it holds nothing yet, and no message would reach it
+        elif child.status in REACHABLE:
+            actions.append(Send(child.spec, Stop()))
+    hasty = min(_HASTY_STOP, state.limits.stop_timeout)
+    return replace(state, phase=Phase.STOPPING_ALL, deadline=now + hasty, progress_due=now + _PROGRESS_PERIOD)
+
+
+def _advance(state: State, actions: list[Action], now: float) -> State:
+    """Go through the phases whose end has come; each ends by what has happened or by its deadline."""
+    while True:
+        before = state.phase
+        late = state.deadline is not None and now >= state.deadline
+        match state.phase:
+            case Phase.STARTING | Phase.SERVING:
+                state = _advance_up(state, actions, now)
+            case Phase.DRAINING_ACCEPTORS:
+                if late or not _busy(state.of(Role.ACCEPTOR)):
+                    left = max(0.0, (state.hard_deadline or now) - now)
+                    actions += [Send(child.spec, Drain(left)) for child in _reachable(state.of(Role.SHARD))]
+                    state = replace(state, phase=Phase.DRAINING_SHARDS)
+            case Phase.DRAINING_SHARDS:
+                if late or not _busy(state.of(Role.SHARD)):
+                    state = _stop_role(state, Phase.STOPPING_SHARDS, Role.SHARD, actions, now)
+            case Phase.STOPPING_SHARDS:
+                if not _live(state.of(Role.SHARD)):
+                    state = _stop_role(state, Phase.STOPPING_ACCEPTORS, Role.ACCEPTOR, actions, now)
+                elif late:
+                    state = _kill_late(state, state.of(Role.SHARD), actions)
+            case Phase.STOPPING_ACCEPTORS | Phase.STOPPING_ALL:
+                if not _live(state.children):
+                    state = replace(state, phase=Phase.ENDED, deadline=None)
+                    actions.append(Announce(Phase.ENDED))
+                elif late:
+                    state = _kill_late(state, state.children, actions)
+            case Phase.ENDED:
+                return state
+        if state.phase is before:
+            return _progress(state, actions, now)
+
+
+def _advance_up(state: State, actions: list[Action], now: float) -> State:
+    for role in Role:
+        if all(child.status is Status.BROKEN for child in state.of(role)):
+            actions.append(Say(f"no {role} is left: stopping", error=True))
+            return _stop_all(replace(state, exit_code=ExitCode.WORKERS), actions, now)
+    for child in state.children:
+        if child.status is Status.DOWN and child.due <= now:
+            actions.append(Start(child.spec))
+            # Until Spawned or SpawnFailed tells the outcome: no second start.
+            state = _with(state, child.spec.process, status=Status.STARTING, started=now)
+    settled = all(child.status in (Status.READY, Status.BROKEN) for child in state.children)
+    if state.phase is Phase.STARTING and settled:
+        actions.append(Announce(Phase.SERVING))
+        return replace(state, phase=Phase.SERVING)
+    return state
+
+
+def _stop_role(state: State, phase: Phase, role: Role, actions: list[Action], now: float) -> State:
+    for child in _live(state.of(role)):
+        if child.status is Status.STARTING:
+            actions.append(Kill(child.spec.process))
+        else:
+            actions.append(Send(child.spec, Stop()))
+    return replace(state, phase=phase, deadline=now + state.limits.stop_timeout)
+
+
+def _kill_late(state: State, children: tuple[Child, ...], actions: list[Action]) -> State:
+    for child in _live(children):
+        actions.append(Kill(child.spec.process))
+        actions.append(Say(f"{child.spec.label} (pid {child.pid}) did not end in time: killed", error=True))
+    return replace(state, deadline=None, exit_code=state.exit_code or ExitCode.KILLED)
+
+
+def _progress(state: State, actions: list[Action], now: float) -> State:
+    """One line per second about whatever is waited for."""
+    if state.phase is Phase.SERVING or now < state.progress_due:
+        return state
+    match state.phase:
+        case Phase.STARTING:
+            waiting = [child for child in state.children if child.status not in (Status.READY, Status.BROKEN)]
+            text = f"starting: waiting for {_names(waiting)}"
+        case Phase.DRAINING_ACCEPTORS | Phase.DRAINING_SHARDS:
+            role = Role.ACCEPTOR if state.phase is Phase.DRAINING_ACCEPTORS else Role.SHARD
+            left = max(0.0, (state.hard_deadline or now) - now)
+            text = f"draining: {_names(_busy(state.of(role)))} at work, {left:.0f} s left"
+        case _:
+            text = f"stopping: waiting for {_names(_live(state.children))}"
+    actions.append(Say(text))
+    return replace(state, progress_due=now + _PROGRESS_PERIOD)
+
+
+def _live(children: tuple[Child, ...]) -> list[Child]:
+    return [child for child in children if child.status in LIVE]
+
+
+def _reachable(children: tuple[Child, ...]) -> list[Child]:
+    return [child for child in children if child.status in REACHABLE]
+
+
+def _busy(children: tuple[Child, ...]) -> list[Child]:
+    """Those that have not answered Drain yet; one that does not serve yet has nothing to drain."""
+    return [child for child in children if child.status is Status.READY]
+
+
+def _names(children: list[Child]) -> str:
+    names = [child.spec.label for child in children]
+    return ", ".join(names) if len(names) <= 4 else f"{', '.join(names[:3])} and {len(names) - 3} more"

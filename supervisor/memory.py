@@ -1,0 +1,64 @@
+"""The pool's shared memory and doorbells; made by the supervisor, so that they outlive every worker.
+
+They have no names: the kernel frees them with the last process that holds them.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from shardpool._core import Geometry, Node, create_segment
+from shardpool.exit_codes import ExitCode
+from shardpool.supervisor.child_spec import SUPERVISOR_PROCESS
+from shardpool.supervisor.refusal import Refusal
+
+_GEOMETRY_SETTINGS = (
+    "slots",
+    "permits",
+    "link_bytes",
+    "infra_bytes",
+    "arena_bytes",
+    "lane_records",
+    "lane_bytes",
+    "lifecycle_records",
+    "lifecycle_bytes",
+    "directory_entries",
+)
+
+
+class Memory:
+    """One segment and one doorbell per process, by process index."""
+
+    def __init__(self, segments: list[int], doorbells: list[int], node: Node) -> None:
+        self.segments = segments
+        self.doorbells = doorbells
+        self.node = node
+
+    @classmethod
+    def create(cls, settings: Mapping[str, Any]) -> "Memory":
+        """Make the memory of a pool.
+
+        Args: settings: the validated table, process counts filled in.
+        Raises: Refusal when the sizes do not fit together or the kernel has no room.
+        """
+        sizes = {name: settings[name] for name in _GEOMETRY_SETTINGS}
+        processes = 1 + settings["acceptors"] + settings["workers"]
+        try:
+            geometry = Geometry(settings["acceptors"], settings["workers"], **sizes)
+        except ValueError as error:
+            raise Refusal(f"shared memory: {error}", "see docs/settings.md", ExitCode.CONFIG) from None
+        try:
+            segments = [create_segment(geometry, process) for process in range(processes)]
+            doorbells = [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(processes)]
+            return cls(segments, doorbells, Node(SUPERVISOR_PROCESS, segments, doorbells))
+        except (OSError, MemoryError) as error:
+            total = sum(geometry.segment_size(process) for process in range(processes)) >> 20
+            raise Refusal(
+                f"shared memory ({total} MiB for {processes} processes): {error}",
+                "lower arena_bytes, link_bytes, slots or workers",
+                ExitCode.CONFIG,
+            ) from None
+
+    def counters(self, process: int) -> dict[str, int]:
+        """What a process counted; readable while it is stuck, and after its death."""
+        return self.node.counters(process)
