@@ -37,7 +37,8 @@ PyMODINIT_FUNC PyInit__core(void)
     PyObject *module = PyModule_Create(&module_definition);
     if (module == NULL)
         return NULL;
-    if (add_constants(module) < 0 || sp_add_node(module) < 0 || sp_add_shard(module) < 0 || sp_add_acceptor(module) < 0) {
+    if (add_constants(module) < 0 || sp_add_node(module) < 0 || sp_add_shard(module) < 0 || sp_add_acceptor(module) < 0
+        || sp_add_producer(module) < 0) {
         Py_DECREF(module);
         return NULL;
     }

@@ -143,7 +143,7 @@ static inline bool sp_node_park(struct sp_node *node)
     for (uint32_t producer = 0; producer < node->geometry.processes; producer++) {
         for (int stream = 0; stream < 2; stream++) {
             struct sp_reader *reader = &node->readers[producer][stream];
-            if (sp_load_seq_cst(&reader->ring->producer) != reader->position) {
+            if (sp_load_seq_cst(&reader->ring->producer) != reader->position && !reader->stalled) {
                 sp_store_seq_cst(&header->parked, 0);
                 return false;
             }

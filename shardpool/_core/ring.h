@@ -38,6 +38,7 @@ struct sp_reader {
     uint64_t capacity;
     uint64_t position; /* private: read up to here */
     uint64_t producer; /* last seen */
+    bool stalled;      /* the record at `position` waits for memory: no reason to stay awake */
 };
 
 static inline void sp_writer_attach(struct sp_writer *w, struct sp_ring *ring, uint64_t capacity)
@@ -56,6 +57,7 @@ static inline void sp_reader_attach(struct sp_reader *r, struct sp_ring *ring, u
     r->capacity = capacity;
     r->position = sp_load_relaxed(&ring->consumer);
     r->producer = r->position;
+    r->stalled = false;
 }
 
 /* Whether `bytes` of records, the largest of `largest` bytes, and a token fit, wherever the ring's end falls. */

@@ -1,3 +1,502 @@
-/* stub, replaced soon */
-#include "sp_python.h"
-int sp_add_shard(PyObject *module) { (void)module; return 0; }
+/* Python's Shard: the executor's life, its run loop, objects and gates. Turns are in turn.c, sends in outbound.c. */
+#include "shard.h"
+
+static void shard_infra(void *context, uint32_t process, struct sp_record *record)
+{
+    ShardObject *self = context;
+    PyObject *result;
+    const char *payload = (const char *)sp_record_payload(record);
+    if (record->kind == SP_KIND_CALL_REPLY)
+        result = PyObject_CallFunction(self->hooks.reply, "KKy#", record->a, record->b, payload, (Py_ssize_t)record->length);
+    else
+        result = PyObject_CallFunction(self->hooks.control, "iIKKy#", (int)record->kind, (unsigned)process, record->a,
+                                       record->b, payload, (Py_ssize_t)record->length);
+    if (result == NULL)
+        PyErr_WriteUnraisable(self->hooks.control);
+    Py_XDECREF(result);
+}
+
+static void tenant_clear(ShardObject *self, uint32_t slot)
+{
+    struct sp_tenant *tenant = &self->tenants[slot];
+    if (tenant->table == NULL)
+        return;
+    Py_CLEAR(tenant->target);
+    Py_CLEAR(tenant->table);
+    Py_CLEAR(tenant->context);
+    uint64_t objects = sp_load_relaxed(&sp_node_header(self->ex.node)->counters[SP_COUNT_OBJECTS]);
+    sp_gauge(self->ex.node, SP_COUNT_OBJECTS, objects - 1);
+}
+
+static PyObject *lane_records(ShardObject *self, uint32_t index)
+{
+    struct sp_slot *slot = &self->ex.slots[index];
+    PyObject *list = PyList_New(0);
+    for (int lane = 0; list != NULL && lane < 2; lane++) {
+        for (uint32_t unit = slot->lanes[lane].first; list != NULL && unit != 0;) {
+            struct sp_cell *cell = sp_arena_cell(&self->ex.arena, unit);
+            PyObject *item = Py_BuildValue("iiKKy#", (int)cell->kind, (int)cell->flags, cell->a, cell->b,
+                                           (const char *)sp_cell_payload(cell), (Py_ssize_t)cell->length);
+            if (item == NULL || PyList_Append(list, item) < 0)
+                Py_CLEAR(list);
+            Py_XDECREF(item);
+            unit = cell->next;
+        }
+    }
+    return list;
+}
+
+static void shard_sealed(void *context, uint32_t index)
+{
+    ShardObject *self = context;
+    if (self->ex.objects[index].ending) {
+        tenant_clear(self, index);
+        sp_executor_vacate(&self->ex, index);
+        return;
+    }
+    PyObject *records = lane_records(self, index);
+    PyObject *result = records == NULL
+        ? NULL : PyObject_CallFunction(self->hooks.sealed, "KN", sp_executor_address(&self->ex, index), records);
+    if (result == NULL)
+        PyErr_WriteUnraisable(self->hooks.sealed);
+    Py_XDECREF(result);
+}
+
+static void shard_resumed(void *context, uint32_t index)
+{
+    ShardObject *self = context;
+    PyObject *result = PyObject_CallFunction(self->hooks.resumed, "K", sp_executor_address(&self->ex, index));
+    if (result == NULL)
+        PyErr_WriteUnraisable(self->hooks.resumed);
+    Py_XDECREF(result);
+}
+
+static int take_hook(PyObject *hooks, const char *name, PyObject **out, bool optional)
+{
+    *out = PyObject_GetAttrString(hooks, name);
+    if (*out == Py_None && optional)
+        Py_CLEAR(*out);
+    return *out == NULL && PyErr_Occurred() ? -1 : 0;
+}
+
+static int take_hooks(struct sp_hooks *to, PyObject *hooks)
+{
+    const struct {
+        const char *name;
+        PyObject **out;
+        bool optional;
+    } wanted[] = {
+        {"poke", &to->poke, false}, {"failed", &to->failed, false}, {"adopt", &to->adopt, false},
+        {"reply", &to->reply, false}, {"control", &to->control, false}, {"resumed", &to->resumed, false},
+        {"sealed", &to->sealed, false}, {"loop", &to->loop, true}, {"enter_task", &to->enter_task, true},
+        {"leave_task", &to->leave_task, true}, {"stub", &to->stub, true},
+    };
+    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
+        if (take_hook(hooks, wanted[i].name, wanted[i].out, wanted[i].optional) < 0)
+            return -1;
+    return 0;
+}
+
+static int shard_init(ShardObject *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"node", "shard", "hooks", "time_budget_ns", NULL};
+    NodeObject *owner;
+    unsigned int shard;
+    PyObject *hooks;
+    unsigned long long budget_ns = 10000000;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!IO|K", names, &NodeType, &owner, &shard, &hooks, &budget_ns))
+        return -1;
+    if (self->owner != NULL || !owner->attached || owner->node.self != 1 + owner->node.geometry.acceptors + shard) {
+        PyErr_Format(PyExc_ValueError, "the node is not attached as shard %u, or the Shard is in use", shard);
+        return -1;
+    }
+    self->tenants = PyMem_RawCalloc(owner->node.geometry.slots, sizeof *self->tenants);
+    if (self->tenants == NULL || !sp_executor_open(&self->ex, &owner->node, budget_ns)) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    self->ex.context = self;
+    self->ex.turn = sp_shard_turn;
+    self->ex.infra = shard_infra;
+    self->ex.sealed = shard_sealed;
+    self->ex.resumed = shard_resumed;
+    self->owner = (NodeObject *)Py_NewRef(owner);
+    return take_hooks(&self->hooks, hooks);
+}
+
+static void shard_dealloc(ShardObject *self)
+{
+    if (self->owner != NULL) {
+        for (uint32_t slot = 0; slot < self->ex.node->geometry.slots; slot++) {
+            Py_XDECREF(self->tenants[slot].target);
+            Py_XDECREF(self->tenants[slot].table);
+            Py_XDECREF(self->tenants[slot].context);
+        }
+        sp_executor_close(&self->ex);
+    }
+    PyMem_RawFree(self->tenants);
+    PyObject **hooks = (PyObject **)&self->hooks;
+    for (size_t i = 0; i < sizeof self->hooks / sizeof *hooks; i++)
+        Py_XDECREF(hooks[i]);
+    for (uint32_t process = 0; process < SP_MAX_PROCESSES; process++)
+        for (int stream = 0; stream < 2; stream++)
+            for (struct sp_kept *kept = self->kept[process][stream].first, *next; kept != NULL; kept = next) {
+                next = kept->next;
+                PyMem_RawFree(kept);
+            }
+    Py_XDECREF(self->owner);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static void store_counters(ShardObject *self)
+{
+    struct sp_node *node = self->ex.node;
+    sp_gauge(node, SP_COUNT_MESSAGES_IN, self->messages_in);
+    sp_gauge(node, SP_COUNT_MESSAGES_OUT, self->messages_out);
+    sp_gauge(node, SP_COUNT_BYTES_IN, self->bytes_in);
+    sp_gauge(node, SP_COUNT_BYTES_OUT, self->bytes_out);
+    sp_gauge(node, SP_COUNT_TURNS, self->turns);
+    sp_gauge(node, SP_COUNT_FAILED, self->failed);
+    sp_gauge(node, SP_COUNT_READY, sp_ready_count(&self->ex.ready));
+}
+
+/* What runs and since when, once per object and not per record: status shows it while the shard is stuck. */
+static void mark_running(ShardObject *self, uint32_t slot, uint64_t now)
+{
+    sp_gauge(self->ex.node, SP_COUNT_RUNNING_SLOT, slot);
+    sp_gauge(self->ex.node, SP_COUNT_RUNNING_SINCE_NS, now);
+}
+
+static PyObject *shard_run(ShardObject *self, PyObject *arg)
+{
+    unsigned long long budget_ns = PyLong_AsUnsignedLongLong(arg);
+    if (budget_ns == (unsigned long long)-1 && PyErr_Occurred())
+        return NULL;
+    struct sp_executor *ex = &self->ex;
+    self->running = true;
+    self->poked = false;
+    sp_shard_flush_kept(self);
+    sp_executor_look(ex);
+    uint64_t now = sp_clock_ns();
+    uint64_t deadline = now + budget_ns;
+    unsigned objects = 0;
+    while (!ex->blocked) {
+        if (sp_ready_count(&ex->ready) == 0) {
+            sp_executor_look(ex);
+            if (sp_ready_count(&ex->ready) == 0)
+                break;
+        }
+        uint32_t slot = sp_ready_pop(&ex->ready);
+        mark_running(self, slot, now);
+        sp_executor_run_object(ex, slot);
+        if (++objects % SP_RING_EVERY == 0) {
+            sp_node_ring_due(ex->node);
+            now = sp_clock_ns();
+            if (now > deadline)
+                break;
+        }
+        if (ex->blocked)
+            sp_shard_flush_kept(self);
+    }
+    mark_running(self, 0, 0);
+    sp_node_ring_due(ex->node);
+    store_counters(self);
+    self->running = false;
+    if (PyErr_CheckSignals() < 0)
+        return NULL;
+    return PyBool_FromLong(sp_ready_count(&ex->ready) != 0 && !ex->blocked);
+}
+
+static PyObject *shard_park(ShardObject *self, PyObject *unused)
+{
+    (void)unused;
+    sp_node_ring_due(self->ex.node);
+    if (self->ex.blocked) {
+        sp_shard_flush_kept(self);
+        if (!self->ex.blocked)
+            Py_RETURN_FALSE;
+        /* Blocked: only the acceptor's ring matters, whatever lies in the links. */
+        Py_RETURN_TRUE;
+    }
+    return PyBool_FromLong(sp_executor_park(&self->ex));
+}
+
+static PyObject *shard_wake(ShardObject *self, PyObject *unused)
+{
+    (void)unused;
+    sp_node_wake(self->ex.node);
+    Py_RETURN_NONE;
+}
+
+static PyObject *shard_allocate(ShardObject *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"kind", "target", "table", "client", "session", NULL};
+    unsigned long long kind, client = 0, session = 0;
+    PyObject *target;
+    TableObject *table;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KOO!|KK", names, &kind, &target, &TableType, &table, &client, &session))
+        return NULL;
+    PyObject *context = PyContext_CopyCurrent();
+    if (context == NULL)
+        return NULL;
+    uint32_t index = sp_executor_allocate(&self->ex);
+    if (index == self->ex.node->geometry.slots) {
+        Py_DECREF(context);
+        return PyLong_FromLong(0);
+    }
+    self->tenants[index] = (struct sp_tenant){Py_NewRef(target), (TableObject *)Py_NewRef(table), context};
+    struct sp_slot *slot = &self->ex.slots[index];
+    slot->kind = kind;
+    slot->client = client;
+    slot->session = session;
+    uint64_t objects = sp_load_relaxed(&sp_node_header(self->ex.node)->counters[SP_COUNT_OBJECTS]);
+    sp_gauge(self->ex.node, SP_COUNT_OBJECTS, objects + 1);
+    return PyLong_FromUnsignedLongLong(sp_executor_address(&self->ex, index));
+}
+
+/* The slot of a live object of this shard, or `slots` with ValueError set. */
+static uint32_t own_slot(ShardObject *self, PyObject *arg)
+{
+    unsigned long long address = PyLong_AsUnsignedLongLong(arg);
+    uint32_t none = self->ex.node->geometry.slots;
+    if (address == (unsigned long long)-1 && PyErr_Occurred())
+        return none;
+    uint32_t slot = sp_executor_slot(&self->ex, address);
+    if (slot == none || !self->ex.objects[slot].live) {
+        PyErr_Format(PyExc_ValueError, "no object at %llx on this shard", address);
+        return none;
+    }
+    return slot;
+}
+
+static PyObject *seal_slot(ShardObject *self, uint32_t slot)
+{
+    if (sp_schedule_seal(self->ex.node, &self->ex.slots[slot]))
+        sp_executor_queue(&self->ex, slot);
+    sp_shard_poke(self);
+    Py_RETURN_TRUE;
+}
+
+static PyObject *shard_release(ShardObject *self, PyObject *arg)
+{
+    uint32_t slot = own_slot(self, arg);
+    if (slot == self->ex.node->geometry.slots)
+        return NULL;
+    self->ex.objects[slot].ending = 1;
+    return seal_slot(self, slot);
+}
+
+static PyObject *shard_seal(ShardObject *self, PyObject *arg)
+{
+    uint32_t slot = own_slot(self, arg);
+    return slot == self->ex.node->geometry.slots ? NULL : seal_slot(self, slot);
+}
+
+static PyObject *shard_unseal(ShardObject *self, PyObject *arg)
+{
+    uint32_t slot = own_slot(self, arg);
+    if (slot == self->ex.node->geometry.slots)
+        return NULL;
+    sp_schedule_unseal(&self->ex.slots[slot]);
+    sp_executor_queue(&self->ex, slot);
+    sp_waiters_ring(self->ex.node, &self->ex.slots[slot]);
+    sp_shard_poke(self);
+    Py_RETURN_NONE;
+}
+
+static PyObject *shard_vacate(ShardObject *self, PyObject *arg)
+{
+    uint32_t slot = own_slot(self, arg);
+    if (slot == self->ex.node->geometry.slots)
+        return NULL;
+    if (sp_word_phase(self->ex.slots[slot].word.low) != SP_RUNNING || (self->ex.slots[slot].word.low & SP_SEALED_BIT) == 0) {
+        PyErr_SetString(PyExc_ValueError, "only a settled sealed object can be vacated: call seal and wait for hooks.sealed");
+        return NULL;
+    }
+    tenant_clear(self, slot);
+    sp_executor_vacate(&self->ex, slot);
+    Py_RETURN_NONE;
+}
+
+static PyObject *shard_target(ShardObject *self, PyObject *arg)
+{
+    unsigned long long address = PyLong_AsUnsignedLongLong(arg);
+    if (address == (unsigned long long)-1 && PyErr_Occurred())
+        return NULL;
+    uint32_t slot = sp_executor_slot(&self->ex, address);
+    if (slot == self->ex.node->geometry.slots || self->tenants[slot].target == NULL)
+        Py_RETURN_NONE;
+    return Py_NewRef(self->tenants[slot].target);
+}
+
+static PyObject *shard_share_gate(ShardObject *self, PyObject *args)
+{
+    PyObject *address, *owner;
+    if (!PyArg_ParseTuple(args, "OO", &address, &owner))
+        return NULL;
+    uint32_t slot = own_slot(self, address);
+    uint32_t gate = PyErr_Occurred() ? slot : own_slot(self, owner);
+    if (PyErr_Occurred())
+        return NULL;
+    struct sp_object *object = &self->ex.objects[slot];
+    if (object->waiting) {
+        PyErr_SetString(PyExc_ValueError, "an object that waits for its gate cannot change it");
+        return NULL;
+    }
+    if (object->gate != gate) {
+        sp_gate_give(&self->ex, object->gate, slot);
+        object->gate = gate;
+    }
+    sp_shard_poke(self);
+    Py_RETURN_NONE;
+}
+
+static PyObject *shard_release_gate(ShardObject *self, PyObject *arg)
+{
+    uint32_t slot = own_slot(self, arg);
+    if (slot == self->ex.node->geometry.slots)
+        return NULL;
+    self->ex.objects[slot].yielded = 1;
+    sp_gate_give(&self->ex, self->ex.objects[slot].gate, slot);
+    sp_shard_poke(self);
+    Py_RETURN_NONE;
+}
+
+static PyObject *shard_acquire_gate(ShardObject *self, PyObject *arg)
+{
+    uint32_t slot = own_slot(self, arg);
+    if (slot == self->ex.node->geometry.slots)
+        return NULL;
+    struct sp_object *object = &self->ex.objects[slot];
+    object->yielded = 0;
+    if (sp_gate_take(&self->ex, slot))
+        Py_RETURN_TRUE;
+    object->resuming = 1;
+    Py_RETURN_FALSE;
+}
+
+static PyObject *shard_finish(ShardObject *self, PyObject *args)
+{
+    PyObject *address, *result, *error;
+    unsigned long long turn;
+    if (!PyArg_ParseTuple(args, "OKOO", &address, &turn, &result, &error))
+        return NULL;
+    uint32_t slot = own_slot(self, address);
+    if (slot == self->ex.node->geometry.slots) {
+        PyErr_Clear();
+        Py_RETURN_FALSE;
+    }
+    struct sp_object *object = &self->ex.objects[slot];
+    if (object->suspended == 0 || self->ex.slots[slot].turn != turn)
+        Py_RETURN_FALSE; /* T-26: an old number changes nothing */
+    struct sp_cell *cell = sp_arena_cell(&self->ex.arena, object->suspended);
+    if (error != Py_None) {
+        PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+        sp_shard_failed(self, slot, cell, false);
+    } else if (!sp_shard_answer(self, slot, cell, result)) {
+        sp_shard_failed(self, slot, cell, false);
+    }
+    sp_executor_finish(&self->ex, slot, turn);
+    sp_shard_poke(self);
+    Py_RETURN_TRUE;
+}
+
+static PyObject *shard_set_client(ShardObject *self, PyObject *args)
+{
+    PyObject *address;
+    unsigned long long client;
+    if (!PyArg_ParseTuple(args, "OK", &address, &client))
+        return NULL;
+    uint32_t slot = own_slot(self, address);
+    if (slot == self->ex.node->geometry.slots)
+        return NULL;
+    self->ex.slots[slot].client = client;
+    Py_RETURN_NONE;
+}
+
+static PyObject *shard_set_route(ShardObject *self, PyObject *args)
+{
+    PyObject *address;
+    unsigned long long route;
+    if (!PyArg_ParseTuple(args, "OK", &address, &route))
+        return NULL;
+    uint32_t slot = own_slot(self, address);
+    if (slot == self->ex.node->geometry.slots)
+        return NULL;
+    sp_store_release(&self->ex.slots[slot].route, route);
+    Py_RETURN_NONE;
+}
+
+static PyObject *shard_get(ShardObject *self, void *closure)
+{
+    switch ((intptr_t)closure) {
+    case 0:
+        return PyLong_FromUnsignedLongLong(self->current);
+    case 1:
+        return PyLong_FromUnsignedLongLong(self->turn);
+    default:
+        return PyBool_FromLong(self->ex.blocked);
+    }
+}
+
+static PyGetSetDef shard_getset[] = {
+    {"current", (getter)shard_get, NULL, "Address of the object whose turn runs now, 0 outside a turn.", (void *)0},
+    {"turn", (getter)shard_get, NULL, "Number of the turn that runs now.", (void *)1},
+    {"blocked", (getter)shard_get, NULL, "Whether an outbound link is full.", (void *)2},
+    {0},
+};
+
+static PyMethodDef shard_methods[] = {
+    {"run", (PyCFunction)shard_run, METH_O, "Runs ready objects; True: more is ready."},
+    {"park", (PyCFunction)shard_park, METH_NOARGS, "Declares the shard parked; True: it may sleep."},
+    {"wake", (PyCFunction)shard_wake, METH_NOARGS, "Takes the doorbell's ring."},
+    {"allocate", (PyCFunction)(void (*)(void))shard_allocate, METH_VARARGS | METH_KEYWORDS,
+     "A slot for an object: its address, or 0 when all are taken."},
+    {"release", (PyCFunction)shard_release, METH_O, "Ends an object."},
+    {"seal", (PyCFunction)shard_seal, METH_O, "Seals an object in order to move it; hooks.sealed follows."},
+    {"unseal", (PyCFunction)shard_unseal, METH_O, "The object goes on here."},
+    {"vacate", (PyCFunction)shard_vacate, METH_O, "The object has left; its slot is free."},
+    {"target", (PyCFunction)shard_target, METH_O, "The Python object at an address, or None."},
+    {"share_gate", (PyCFunction)shard_share_gate, METH_VARARGS, "Puts an object under another's gate, or its own."},
+    {"release_gate", (PyCFunction)shard_release_gate, METH_O, "A suspended turn gives its gate back."},
+    {"acquire_gate", (PyCFunction)shard_acquire_gate, METH_O, "A suspended turn asks for its gate."},
+    {"finish", (PyCFunction)shard_finish, METH_VARARGS, "Ends a suspended turn."},
+    {"set_client", (PyCFunction)shard_set_client, METH_VARARGS, "The client address of an object's session."},
+    {"set_route", (PyCFunction)shard_set_route, METH_VARARGS, "The bound object of a session slot."},
+    {0},
+};
+
+PyTypeObject ShardType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "shardpool._core.Shard",
+    .tp_basicsize = sizeof(ShardObject),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_doc = "The executor of one shard.",
+    .tp_new = PyType_GenericNew,
+    .tp_init = (initproc)shard_init,
+    .tp_dealloc = (destructor)shard_dealloc,
+    .tp_methods = shard_methods,
+    .tp_getset = shard_getset,
+};
+
+static int add_outbound_methods(void)
+{
+    for (PyMethodDef *method = sp_outbound_methods; method->ml_name != NULL; method++) {
+        PyObject *descriptor = PyDescr_NewMethod(&ShardType, method);
+        int failed = descriptor == NULL || PyDict_SetItemString(ShardType.tp_dict, method->ml_name, descriptor) < 0;
+        Py_XDECREF(descriptor);
+        if (failed)
+            return -1;
+    }
+    return 0;
+}
+
+int sp_add_shard(PyObject *module)
+{
+    if (sp_add_table(module) < 0 || PyType_Ready(&ShardType) < 0 || add_outbound_methods() < 0)
+        return -1;
+    if (PyModule_AddIntConstant(module, "HANDLER_NO_ARGUMENT", SP_HANDLER_NO_ARGUMENT) < 0
+        || PyModule_AddIntConstant(module, "HANDLER_ASYNC", SP_HANDLER_ASYNC) < 0)
+        return -1;
+    return PyModule_AddObjectRef(module, "Shard", (PyObject *)&ShardType);
+}

@@ -19,5 +19,6 @@ extern PyTypeObject NodeType;
 int sp_add_node(PyObject *module);
 int sp_add_shard(PyObject *module);
 int sp_add_acceptor(PyObject *module);
+int sp_add_producer(PyObject *module);
 
 #endif
