@@ -413,6 +413,44 @@ static inline bool sp_executor_finish(struct sp_executor *ex, uint32_t index, ui
     return true;
 }
 
+/* Puts a record that came with a move into a lane of an object that nobody else knows yet; in order, past the
+ * limits (it was within them at its source). False: no memory. */
+static inline bool sp_executor_place(struct sp_executor *ex, uint32_t index, const struct sp_cell *head, const void *payload)
+{
+    struct sp_slot *slot = &ex->slots[index];
+    enum sp_lane lane = sp_cell_lane(head);
+    uint32_t unit = sp_arena_allocate(&ex->arena, head->length, 0);
+    if (unit == 0)
+        return false;
+    struct sp_cell *cell = sp_arena_cell(&ex->arena, unit);
+    *cell = *head;
+    cell->next = 0;
+    memcpy(sp_cell_payload(cell), payload, head->length);
+    for (;;) {
+        sp_pair now = { .low = sp_load_acquire(&slot->word.low), .high = sp_load_relaxed(&slot->word.high) };
+        sp_pair next = { .low = now.low, .high = sp_fields_add(now.high, sp_charge(lane, head->length)) };
+        if (sp_pair_compare_exchange(&slot->word, now, next))
+            break;
+    }
+    sp_chain_append(ex, &slot->lanes[lane], unit);
+    return true;
+}
+
+/* Lets an object with placed records run: Idle -> Runnable with a permit beyond the number if need be. */
+static inline void sp_executor_open_object(struct sp_executor *ex, uint32_t index)
+{
+    struct sp_slot *slot = &ex->slots[index];
+    sp_permit_take(ex->node, &ex->node->peers[ex->node->self], true);
+    uint64_t now = sp_load_acquire(&slot->word.low);
+    while (sp_word_phase(now) == SP_IDLE) {
+        if (!sp_compare_exchange(&slot->word.low, &now, sp_word_with_phase(now, SP_RUNNABLE)))
+            continue;
+        sp_executor_queue(ex, index);
+        return;
+    }
+    sp_permit_give(ex->node, &ex->node->peers[ex->node->self]);
+}
+
 /* Drops what an ending object has not run and frees its slot for the next tenant. */
 static inline void sp_executor_vacate(struct sp_executor *ex, uint32_t index)
 {

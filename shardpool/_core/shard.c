@@ -318,6 +318,35 @@ static PyObject *shard_vacate(ShardObject *self, PyObject *arg)
     Py_RETURN_NONE;
 }
 
+/* place(address, records): records as hooks.sealed gave them at the source. False: no memory, nothing was placed. */
+static PyObject *shard_place(ShardObject *self, PyObject *args)
+{
+    PyObject *address, *records;
+    if (!PyArg_ParseTuple(args, "OO!", &address, &PyList_Type, &records))
+        return NULL;
+    uint32_t slot = own_slot(self, address);
+    if (slot == self->ex.node->geometry.slots)
+        return NULL;
+    bool placed = true;
+    for (Py_ssize_t i = 0; placed && i < PyList_GET_SIZE(records); i++) {
+        int kind, flags;
+        unsigned long long a, b;
+        Py_buffer payload;
+        if (!PyArg_ParseTuple(PyList_GET_ITEM(records, i), "iiKKy*", &kind, &flags, &a, &b, &payload))
+            return NULL;
+        struct sp_cell head = {
+            .length = (uint32_t)payload.len, .kind = (uint16_t)kind, .flags = (uint16_t)flags, .a = a, .b = b,
+            .producer = (uint16_t)self->ex.node->self,
+        };
+        placed = sp_executor_place(&self->ex, slot, &head, payload.buf);
+        PyBuffer_Release(&payload);
+    }
+    if (placed && PyList_GET_SIZE(records) > 0)
+        sp_executor_open_object(&self->ex, slot);
+    sp_shard_poke(self);
+    return PyBool_FromLong(placed);
+}
+
 static PyObject *shard_target(ShardObject *self, PyObject *arg)
 {
     unsigned long long address = PyLong_AsUnsignedLongLong(arg);
@@ -456,6 +485,7 @@ static PyMethodDef shard_methods[] = {
     {"seal", (PyCFunction)shard_seal, METH_O, "Seals an object in order to move it; hooks.sealed follows."},
     {"unseal", (PyCFunction)shard_unseal, METH_O, "The object goes on here."},
     {"vacate", (PyCFunction)shard_vacate, METH_O, "The object has left; its slot is free."},
+    {"place", (PyCFunction)shard_place, METH_VARARGS, "Puts the records of a moved object into its new lanes, in order."},
     {"target", (PyCFunction)shard_target, METH_O, "The Python object at an address, or None."},
     {"share_gate", (PyCFunction)shard_share_gate, METH_VARARGS, "Puts an object under another's gate, or its own."},
     {"release_gate", (PyCFunction)shard_release_gate, METH_O, "A suspended turn gives its gate back."},
