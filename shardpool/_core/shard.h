@@ -76,6 +76,12 @@ enum sp_turn sp_shard_turn(void *context, uint32_t slot, struct sp_cell *cell);
 bool sp_shard_answer(ShardObject *self, uint32_t slot, struct sp_cell *cell, PyObject *result);
 void sp_shard_failed(ShardObject *self, uint32_t slot, struct sp_cell *cell, bool message_fault);
 
+/* shard.c */
+void sp_shard_clear_tenant(ShardObject *self, uint32_t slot);
+
+/* objects.c */
+extern PyMethodDef sp_object_methods[];
+
 /* outbound.c */
 bool sp_shard_write(ShardObject *self, uint32_t process, enum sp_stream stream, uint16_t kind, uint16_t flags,
                     uint64_t target, uint64_t a, uint64_t b, const void *payload, size_t length);
