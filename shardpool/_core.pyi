@@ -112,6 +112,11 @@ class Shard:
     def __init__(self, node: Node, shard: int, hooks: Any, time_budget_ns: int = 10_000_000) -> None: ...
     def allocate(self, kind: int, target: object, table: Table, client: int = 0, session: int = 0) -> int:
         """A slot for an object; 0 when all are taken. System object: the first allocate gets slot 0."""
+    def adopt(self) -> list[tuple[int, int, int, int, int, tuple[int, int, int, int, bytes] | None]]:
+        """Takes a predecessor's segment over, before the first allocate: the live objects as
+        (address, kind, session, client, route, begun record or None). Each needs restore() or release()."""
+    def restore(self, address: int, target: object, table: Table, skip_begun: bool, /) -> None:
+        """The Python half of an adopted object; skip_begun ends the record that had begun (at-most-once)."""
     def release(self, address: int, /) -> None:
         """Ends an object: seals it; what it has not run is dropped and counted; its address becomes stale."""
     def target(self, address: int, /) -> object | None: ...

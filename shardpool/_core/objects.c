@@ -1,6 +1,8 @@
 /* The objects of a shard as Python makes, ends, seals and moves them, and the gates of their suspended turns. */
 #include "shard.h"
 
+#include "adopt.h"
+
 static PyObject *shard_allocate(ShardObject *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"kind", "target", "table", "client", "session", NULL};
@@ -229,7 +231,73 @@ static PyObject *shard_set_route(ShardObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+/* The live objects of the predecessor: (address, kind, session, client, route, begun record or None). */
+static PyObject *adopted_object(ShardObject *self, uint32_t index)
+{
+    struct sp_slot *slot = &self->ex.slots[index];
+    PyObject *begun = Py_NewRef(Py_None);
+    if (slot->mark != 0) {
+        struct sp_cell *cell = sp_arena_cell(&self->ex.arena, (uint32_t)slot->mark);
+        Py_SETREF(begun, Py_BuildValue("iiKKy#", (int)cell->kind, (int)cell->flags, cell->a, cell->b,
+                                       (const char *)sp_cell_payload(cell), (Py_ssize_t)cell->length));
+        if (begun == NULL)
+            return NULL;
+    }
+    return Py_BuildValue("KKKKKN", sp_executor_address(&self->ex, index), slot->kind, slot->session, slot->client,
+                         sp_load_acquire(&slot->route), begun);
+}
+
+static PyObject *shard_adopt(ShardObject *self, PyObject *unused)
+{
+    (void)unused;
+    if (self->ex.free_slot != 0) {
+        PyErr_SetString(PyExc_ValueError, "adopt comes before the first allocate");
+        return NULL;
+    }
+    if (sp_executor_adopt(&self->ex) == UINT32_MAX)
+        return PyErr_NoMemory();
+    PyObject *list = PyList_New(0);
+    for (uint32_t i = 0; list != NULL && i < self->ex.free_slot; i++) {
+        if (!self->ex.objects[i].live || self->ex.objects[i].ending)
+            continue;
+        PyObject *item = adopted_object(self, i);
+        if (item == NULL || PyList_Append(list, item) < 0)
+            Py_CLEAR(list);
+        Py_XDECREF(item);
+    }
+    return list;
+}
+
+/* restore(address, target, table, skip_begun): the Python half of an adopted object. */
+static PyObject *shard_restore(ShardObject *self, PyObject *args)
+{
+    PyObject *address, *target;
+    TableObject *table;
+    int skip_begun;
+    if (!PyArg_ParseTuple(args, "OOO!p", &address, &target, &TableType, &table, &skip_begun))
+        return NULL;
+    uint32_t index = own_slot(self, address);
+    if (index == self->ex.node->geometry.slots)
+        return NULL;
+    PyObject *context = PyContext_CopyCurrent();
+    if (context == NULL)
+        return NULL;
+    sp_shard_clear_tenant(self, index);
+    self->tenants[index] = (struct sp_tenant){Py_NewRef(target), (TableObject *)Py_NewRef(table), context};
+    struct sp_slot *slot = &self->ex.slots[index];
+    if (slot->mark != 0) {
+        struct sp_cell *cell = sp_arena_cell(&self->ex.arena, (uint32_t)slot->mark);
+        if (skip_begun)
+            sp_executor_done(&self->ex, slot, cell);
+        sp_store_release(&slot->mark, 0);
+    }
+    sp_shard_poke(self);
+    Py_RETURN_NONE;
+}
+
 PyMethodDef sp_object_methods[] = {
+    {"adopt", (PyCFunction)shard_adopt, METH_NOARGS, "Takes the segment of a predecessor over; its live objects."},
+    {"restore", (PyCFunction)shard_restore, METH_VARARGS, "The Python half of an adopted object."},
     {"allocate", (PyCFunction)(void (*)(void))shard_allocate, METH_VARARGS | METH_KEYWORDS,
      "A slot for an object: its address, or 0 when all are taken."},
     {"release", (PyCFunction)shard_release, METH_O, "Ends an object."},
