@@ -18,6 +18,7 @@ from typing import Any
 from shardpool.exit_codes import EXPLANATIONS
 
 PREFIX = "SHARDPOOL_"
+_CONFIG_VARIABLE = PREFIX + "CONFIG"
 PROCESSES_MAX = 40  # one bit per process in the shared words
 
 _SUFFIXES_BYTES = {"": 1, "b": 1, "kib": 1024, "mib": 1024**2, "gib": 1024**3, "kb": 1000, "mb": 1000**2, "gb": 1000**3}
@@ -53,6 +54,7 @@ class Setting:
     high: float = 0
     choices: tuple[str, ...] = ()
     default_text: str = ""
+    power_of_two: bool = False
     since: str = "0.1"
 
     @property
@@ -63,29 +65,39 @@ class Setting:
     @property
     def range_text(self) -> str:
         """The permitted values, for people."""
+        powers = ", a power of two" if self.power_of_two else ""
         match self.kind:
             case Kind.COUNT:
-                return f"{self.low:g} to {int(self.high):,}"
+                return f"{self.low:g} to {int(self.high):,}{powers}"
             case Kind.SECONDS:
                 return f"{self.low:g} s to {self.high:g} s"
             case Kind.BYTES:
-                return f"{_bytes_text(int(self.low))} to {_bytes_text(int(self.high))}"
+                return f"{_bytes_text(int(self.low))} to {_bytes_text(int(self.high))}{powers}"
             case Kind.CHOICE:
                 return ", ".join(f'"{choice}"' for choice in self.choices)
             case _:
                 return str(self.kind.value)
 
 
-def _count(name: str, default: int | None, low: int, high: int, text: str, default_text: str = "") -> Setting:
-    return Setting(name, Kind.COUNT, default, text, low, high, default_text=default_text)
+def _count(
+    name: str,
+    default: int | None,
+    low: int,
+    high: int,
+    text: str,
+    default_text: str = "",
+    *,
+    power_of_two: bool = False,
+) -> Setting:
+    return Setting(name, Kind.COUNT, default, text, low, high, default_text=default_text, power_of_two=power_of_two)
 
 
 def _seconds(name: str, default: float, low: float, high: float, text: str) -> Setting:
     return Setting(name, Kind.SECONDS, default, text, low, high)
 
 
-def _bytes(name: str, default: int, low: int, high: int, text: str) -> Setting:
-    return Setting(name, Kind.BYTES, default, text, low, high)
+def _bytes(name: str, default: int, low: int, high: int, text: str, *, power_of_two: bool = False) -> Setting:
+    return Setting(name, Kind.BYTES, default, text, low, high, power_of_two=power_of_two)
 
 
 def _text(name: str, text: str, default_text: str = "none") -> Setting:
@@ -126,17 +138,17 @@ TABLE: tuple[Setting, ...] = (
     _seconds("stall_after", 5.0, 0.1, 86400, "a shard that is in one handler for this long is reported with its stack"),
     Setting("stall_policy", Kind.CHOICE, "report", "what is done with a stalled shard", choices=("report", "restart")),
     # Memory of a shard
-    _count("permits", 4096, 1, 65536, "objects of one shard that may have work at the same time"),
-    _count("slots", 65536, 64, 16_777_216, "objects of one shard"),
-    _count("lane_records", 1024, 1, 65536, "messages that wait for one object"),
-    _bytes("lane_bytes", 64 * MIB, 4 * KIB, GIB, "bytes that wait for one object"),
-    _count("lifecycle_records", 128, 8, 65536, "lifecycle records that wait for one object"),
-    _bytes("lifecycle_bytes", 4 * MIB, 4 * KIB, GIB, "bytes of lifecycle records that wait for one object"),
+    _count("permits", 4096, 1, 16_777_215, "objects of one shard that may have work at the same time"),
+    _count("slots", 65536, 2, 16_777_216, "objects of one shard"),
+    _count("lane_records", 1024, 1, 4095, "messages that wait for one object"),
+    _bytes("lane_bytes", 64 * MIB, 4 * KIB, 128 * MIB, "bytes that wait for one object"),
+    _count("lifecycle_records", 128, 8, 511, "lifecycle records that wait for one object"),
+    _bytes("lifecycle_bytes", 4 * MIB, 4 * KIB, 8 * MIB, "bytes of lifecycle records that wait for one object"),
     _count("open_asks", 4096, 1, 1_048_576, "asks of one shard without an answer yet"),
-    _bytes("arena_bytes", 64 * MIB, MIB, 64 * GIB, "memory for the waiting messages of one shard"),
-    _bytes("link_bytes", MIB, 64 * KIB, GIB, "data ring from each process to each other"),
-    _bytes("infra_bytes", 256 * KIB, 16 * KIB, GIB, "ring of completions and control from each process to each other"),
-    _count("directory_entries", 65536, 64, 16_777_216, "ids of actors and Spots on this node"),
+    _bytes("arena_bytes", 64 * MIB, MIB, 32 * GIB, "memory for the waiting messages of one shard; whole 64 KiB"),
+    _bytes("link_bytes", MIB, 64 * KIB, GIB, "data ring from each process to each other", power_of_two=True),
+    _bytes("infra_bytes", 256 * KIB, 16 * KIB, GIB, "ring of completions and control, likewise", power_of_two=True),
+    _count("directory_entries", 65536, 64, 16_777_216, "ids of actors and Spots on this node", power_of_two=True),
     # Limits towards clients
     _bytes("frame_bytes", 64 * KIB, 64, 16 * MIB, "longest message from a client"),
     _bytes("hello_bytes", 4 * KIB, 64, MIB, "longest hello"),
@@ -209,11 +221,13 @@ def load(config: str | None, environ: Mapping[str, str], flags: Mapping[str, Any
     """Read and check all layers.
 
     Args:
-        config: path of a TOML file, or None.
+        config: path of a TOML file, or None: the one that SHARDPOOL_CONFIG names, if it is set.
         environ: the process environment; names that begin with SHARDPOOL_ are settings.
         flags: by setting name, None where the flag was not given.
     Raises: SettingsError: unknown name, wrong type, out of range, contradiction, unreadable file.
     """
+    if config is None:
+        config = environ.get(_CONFIG_VARIABLE)
     values = defaults()
     given: set[str] = set()
     layers = (
@@ -247,6 +261,8 @@ def check(setting: Setting, value: Any, source: str) -> Any:
         raise SettingsError(
             f"{source}: {setting.name} = {value} is out of range; permitted: {setting.range_text} ({setting.help})"
         )
+    if setting.power_of_two and parsed & (parsed - 1):
+        raise SettingsError(f"{source}: {setting.name} = {value} is not permitted: {setting.range_text}")
     if setting.kind is Kind.CHOICE and parsed not in setting.choices:
         near = difflib.get_close_matches(str(parsed), setting.choices, 1)
         hint = f'; did you mean "{near[0]}"?' if near else ""
@@ -338,6 +354,12 @@ def _check_together(values: Mapping[str, Any]) -> None:
             f"link_bytes = {values['link_bytes']} is less than twice frame_bytes = {values['frame_bytes']}, so that a "
             "longest frame may never find room: raise link_bytes or lower frame_bytes"
         )
+    if values["permits"] >= values["slots"]:
+        raise SettingsError(
+            f"permits = {values['permits']} is not less than slots = {values['slots']}: raise slots or lower permits"
+        )
+    if values["arena_bytes"] % (64 * KIB):
+        raise SettingsError(f"arena_bytes = {values['arena_bytes']} is not a multiple of 64 KiB: round it")
     secure = [address for address in values["bind"] if address.startswith(("tls:", "wss:"))]
     if secure and not (values["tls_cert"] and values["tls_key"]):
         missing = "tls_key" if values["tls_cert"] else "tls_cert"
@@ -354,7 +376,11 @@ def _read_toml(path: str) -> dict[str, Any]:
 
 
 def _read_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    return {key[len(PREFIX) :].lower(): value for key, value in environ.items() if key.startswith(PREFIX)}
+    return {
+        key[len(PREFIX) :].lower(): value
+        for key, value in environ.items()
+        if key.startswith(PREFIX) and key != _CONFIG_VARIABLE
+    }
 
 
 def _written(mark: str, key: str) -> str:
@@ -396,11 +422,11 @@ _PAGE = """\
 
 <!-- generated: python -m shardpool.settings > docs/settings.md -->
 
-A setting comes from, each over the one before: its default, the TOML file named by `--config`, the variable
-`SHARDPOOL_NAME` in the environment, the flag `--name` of `shardpool serve` (with `-` for `_`). Unknown names and
-values out of range are refused at start. Times are in seconds (`5`, `0.5`) or with a suffix (`"500ms"`, `"2m"`),
-sizes in bytes or with a suffix (`"64KiB"`, `"1MiB"`); lists are TOML lists, or separated by commas in the
-environment; `--bind` and `--origins` may be repeated.
+A setting comes from, each over the one before: its default, the TOML file named by `--config` (or by
+`SHARDPOOL_CONFIG`), the variable `SHARDPOOL_<NAME>` in the environment, the flag `--<name>` of `shardpool serve` (with
+`-` for `_`). Unknown names and values out of range are refused at start. Times are in seconds (`5`, `0.5`) or with a
+suffix (`"500ms"`, `"2m"`), sizes in bytes or with a suffix (`"64KiB"`, `"1MiB"`); lists are TOML lists, or separated by
+commas in the environment; `--bind` and `--origins` may be repeated.
 
 ```toml
 # shardpool.toml: shardpool serve arena:app --config shardpool.toml

@@ -7,5 +7,6 @@ class Refusal(Exception):
     """What was asked of what and what was found; what to do; how the command ends."""
 
     def __init__(self, reason: str, remedy: str, exit_code: ExitCode) -> None:
-        super().__init__(f"{reason}: {remedy}" if remedy else reason)
+        joint = ". " if remedy[:1].isupper() else ": "
+        super().__init__(f"{reason}{joint}{remedy}" if remedy else reason)
         self.exit_code = exit_code

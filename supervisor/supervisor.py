@@ -1,0 +1,353 @@
+"""The supervisor's one loop: collect events, let `decide` judge them, perform its actions.
+
+It waits for nothing but this poll: no worker, no user code, no thread, no asyncio.
+
+    pidfds ------------.                          .--> exec, SIGKILL
+    control.sock ------+--> event --> decide -----+--> control messages
+    admin.sock --------+        (decisions.py)    +--> settle shared memory after a death
+    signals, clock ----'                          '--> lines for people, sd_notify
+"""
+
+import contextlib
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+import msgspec
+import zmq
+
+from shardpool.boot import Boot, Listener
+from shardpool.control import Drained, Failed, Ready, Register, StatusReply, StatusRequest, StopReply, StopRequest
+from shardpool.exit_codes import ExitCode
+from shardpool.runtime_dir import RunDir
+from shardpool.supervisor import decisions, recovery
+from shardpool.supervisor.app_facts import AppFacts
+from shardpool.supervisor.child import Process, spawn
+from shardpool.supervisor.child_spec import ChildSpec, Role, child_specs
+from shardpool.supervisor.console import Console, Level
+from shardpool.supervisor.control_sockets import ControlSockets
+from shardpool.supervisor.decisions import (
+    Action,
+    Announce,
+    BecameReady,
+    Died,
+    Event,
+    Kill,
+    Limits,
+    Phase,
+    Registered,
+    Say,
+    Send,
+    Settle,
+    Spawned,
+    SpawnFailed,
+    Start,
+    Status,
+    StopAsked,
+    Tick,
+    WorkerDrained,
+    WorkerFailed,
+)
+from shardpool.supervisor.memory import Memory
+from shardpool.supervisor.notify import Notify
+from shardpool.supervisor.restart_policy import RestartPolicy
+from shardpool.supervisor.signals import Signals
+from shardpool.supervisor.stall import Progress, observe
+from shardpool.supervisor.status import PoolStatus, Sample, describe
+
+_WATCH_PERIOD = 1.0
+_LAST_WORDS_MS = 100
+_SAMPLE_AGE = 0.5
+
+Command = Callable[[Role], Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything a pool is made of, decided before its first process starts."""
+
+    app: str  # "module:attribute"
+    facts: AppFacts
+    name: str
+    settings: Mapping[str, Any]  # the validated table, complete
+    run_dir: RunDir
+    listeners: Sequence[Listener]
+    cpus: Sequence[int]  # that shards are bound to, in turn; empty: unbound
+    environ: Mapping[str, str]  # of the workers
+    command: Command  # program of a worker
+    close_listeners: Callable[[], None]
+    stop_on_hangup: bool  # started from a terminal, whose end is a request to stop
+
+
+class Supervisor:
+    """Runs one pool from its first process to its last."""
+
+    def __init__(self, plan: Plan, memory: Memory, console: Console, notify: Notify) -> None:
+        self._plan = plan
+        self._memory = memory
+        self._console = console
+        self._notify = notify
+        settings = plan.settings
+        self._specs = child_specs(settings["acceptors"], settings["workers"])
+        self._by_identity = {spec.identity: spec for spec in self._specs}
+        self._started = time.monotonic()
+        limits = Limits(
+            settings["drain_timeout"],
+            settings["stop_timeout"],
+            RestartPolicy(settings["restart_intensity"], settings["restart_period"]),
+        )
+        self._state = decisions.initial_state(self._specs, limits, self._started)
+        self._processes: dict[int, Process] = {}  # by process index
+        self._registered: set[int] = set()  # process indices whose present process has registered
+        self._progress: dict[int, Progress] = {}
+        self._samples: dict[int, Sample] = {}
+        self._watch_due = self._started + _WATCH_PERIOD
+
+    def run(self) -> ExitCode:
+        """Start the pool and stay until it has ended.
+
+        Returns: the exit code of `serve`. Called by: the main thread, once.
+        """
+        self._signals = Signals()
+        self._sockets = ControlSockets(self._plan.run_dir)
+        try:
+            self._sockets.poller.register(self._signals.fd, zmq.POLLIN)
+            self._take(Tick())
+            while self._state.phase is not Phase.ENDED:
+                self._sockets.poller.poll(self._timeout_ms())
+                self._read_workers()
+                self._read_requests()
+                self._read_signals()
+                self._reap()
+                self._watch()
+                self._take(Tick())
+            return self._state.exit_code
+        finally:
+            # Reached with processes only by a bug here; they would die with us anyway, but this is at once.
+            for process in self._processes.values():
+                process.kill(signal.SIGKILL)
+            self._sockets.close()
+            self._signals.close()
+
+    def _timeout_ms(self) -> int:
+        now = time.monotonic()
+        wait = max(0.0, self._watch_due - now)
+        wake = decisions.next_wake(self._state, now)
+        # Rounded up: waking a fraction of a millisecond early would spin until the time has come.
+        return int((wait if wake is None else min(wait, wake)) * 1000) + 1
+
+    # Events in
+
+    def _take(self, event: Event) -> None:
+        events = deque([event])
+        while events:
+            self._state, actions = decisions.decide(self._state, events.popleft(), time.monotonic())
+            for action in actions:
+                events.extend(self._perform(action))
+
+    def _read_workers(self) -> None:
+        for identity, message in self._sockets.from_workers():
+            spec = self._by_identity.get(identity)
+            if spec is None:
+                continue
+            process = self._processes.get(spec.process)
+            if isinstance(message, Register):
+                # A predecessor's words may still be under way when it is dead and replaced.
+                if process is not None and process.pid == message.pid:
+                    self._registered.add(spec.process)
+                    self._take(Registered(spec.process))
+                else:
+                    self._registered.discard(spec.process)
+            elif spec.process in self._registered:
+                self._take(_event_of(spec, message))
+
+    def _read_requests(self) -> None:
+        for address, request in self._sockets.requests():
+            match request:
+                case StatusRequest():
+                    status: dict[str, Any] = msgspec.to_builtins(self._status())
+                    self._sockets.reply(address, StatusReply(status))
+                case StopRequest(timeout):
+                    shown = self._plan.settings["drain_timeout"] if timeout is None else timeout
+                    self._sockets.reply(address, StopReply(os.getpid(), shown))
+                    self._take(StopAsked("shardpool stop", timeout))
+                case _:
+                    assert_never(request)
+
+    def _read_signals(self) -> None:
+        for number in self._signals.read():
+            match number:
+                case signal.SIGTERM | signal.SIGINT:
+                    self._take(StopAsked(number.name))
+                case signal.SIGHUP if self._plan.stop_on_hangup:
+                    self._take(StopAsked(number.name))
+                case signal.SIGHUP:
+                    self._console.log(Level.WARNING, "SIGHUP: this version cannot reload; nothing was changed")
+                case _:
+                    pass  # SIGCHLD: _reap looks by itself
+
+    def _reap(self) -> None:
+        """Take dead children in, and as PID 1 whatever else died in our care."""
+        for index, process in list(self._processes.items()):
+            death = process.reap()
+            if death is None:
+                continue
+            self._sockets.poller.unregister(process.pidfd)
+            if self._state.phase is Phase.STARTING and death.exit_code:
+                # Its reason travels through another descriptor than its death, and says more.
+                self._sockets.wait_for_workers(_LAST_WORDS_MS)
+                self._read_workers()
+            del self._processes[index]
+            self._registered.discard(index)
+            self._progress.pop(index, None)
+            self._take(Died(index, death))
+        self._reap_orphans()
+
+    def _reap_orphans(self) -> None:
+        ours = {process.pid for process in self._processes.values()}
+        with contextlib.suppress(ChildProcessError):
+            while (result := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+                if result.si_pid in ours:
+                    return  # died since _reap looked; it comes first next time
+                os.waitid(os.P_PID, result.si_pid, os.WEXITED | os.WNOHANG)
+
+    def _watch(self) -> None:
+        now = time.monotonic()
+        if now < self._watch_due:
+            return
+        self._watch_due = now + _WATCH_PERIOD
+        for child in self._state.of(Role.SHARD):
+            index = child.spec.process
+            process = self._processes.get(index)
+            if child.status is not Status.READY or process is None:
+                continue
+            counters = self._memory.counters(index)
+            after = self._plan.settings["stall_after"]
+            self._progress[index], stall = observe(self._progress.get(index), counters, now, after)
+            if stall is None:
+                continue
+            where = f"in one handler (object slot {stall.slot})" if stall.slot else "without taking up waiting work"
+            restart = self._plan.settings["stall_policy"] == "restart"
+            then = "killed" if restart else "its stack follows"
+            self._console.log(
+                Level.WARNING,
+                f"{child.spec.label} (pid {child.pid}) has been {where} for {stall.seconds:.1f} s: {then}",
+            )
+            process.kill(signal.SIGKILL if restart else signal.SIGUSR2)
+
+    # Actions out
+
+    def _perform(self, action: Action) -> Sequence[Event]:
+        match action:
+            case Start(spec):
+                return [self._start(spec)]
+            case Settle(process):
+                recovery.settle(self._memory, process)
+            case Send(spec, message):
+                self._sockets.send(spec.identity, message)
+            case Kill(process):
+                if process in self._processes:
+                    self._processes[process].kill(signal.SIGKILL)
+            case Say(line, error):
+                self._console.log(Level.ERROR if error else Level.INFO, line)
+            case Announce(phase):
+                self._announce(phase)
+            case _:
+                assert_never(action)
+        return []
+
+    def _start(self, spec: ChildSpec) -> Event:
+        plan = self._plan
+        pinned = spec.role is Role.SHARD and plan.cpus
+        boot = Boot(
+            role=spec.role.value,
+            index=spec.index,
+            process=spec.process,
+            acceptors=plan.settings["acceptors"],
+            shards=plan.settings["workers"],
+            segments=self._memory.segments,
+            doorbells=self._memory.doorbells,
+            listeners=list(plan.listeners) if spec.role is Role.ACCEPTOR else [],
+            control=plan.run_dir.control,
+            app=plan.app,
+            app_name=plan.name,
+            codec=plan.facts.codec,
+            envelope=plan.facts.envelope,
+            settings=dict(plan.settings),
+            supervisor_pid=os.getpid(),
+            cpu=plan.cpus[spec.index % len(plan.cpus)] if pinned else None,
+        )
+        try:
+            process = spawn(plan.command(spec.role), boot, plan.environ)
+        except OSError as error:
+            return SpawnFailed(spec.process, error.strerror or str(error))
+        self._processes[spec.process] = process
+        self._sockets.poller.register(process.pidfd, zmq.POLLIN)
+        return Spawned(spec.process, process.pid)
+
+    def _announce(self, phase: Phase) -> None:
+        match phase:
+            case Phase.SERVING:
+                for line in _welcome(self._plan):
+                    self._console.answer(line)
+                self._notify.ready(f"{self._plan.name}: {len(self._state.of(Role.SHARD))} shards")
+            case Phase.ENDED:
+                self._console.log(Level.INFO, "stopped")
+            case _:
+                # Acceptors stop accepting now; with ours open too, clients would wait in the backlog for nobody.
+                self._plan.close_listeners()
+                self._notify.stopping()
+
+    def _status(self) -> PoolStatus:
+        now = time.monotonic()
+        rows = []
+        for child in self._state.children:
+            index = child.spec.process
+            before = self._samples.get(index)
+            row, sample = describe(child, self._memory, before, now)
+            # Rates over a moment say nothing: a look soon after another keeps the older base.
+            if before is None or before.pid != sample.pid or now - before.at >= _SAMPLE_AGE:
+                self._samples[index] = sample
+            rows.append(row)
+        return PoolStatus(
+            name=self._plan.name,
+            app=self._plan.app,
+            pid=os.getpid(),
+            phase=self._state.phase.name.lower(),
+            uptime=now - self._started,
+            run_dir=str(self._plan.run_dir.path),
+            listeners=[{"transport": each.transport, "address": each.address} for each in self._plan.listeners],
+            processes=rows,
+        )
+
+
+def _event_of(spec: ChildSpec, message: Ready | Failed | Drained) -> Event:
+    match message:
+        case Ready():
+            return BecameReady(spec.process)
+        case Failed(reason, remedy, exit_code):
+            return WorkerFailed(spec.process, reason, remedy, exit_code)
+        case Drained():
+            return WorkerDrained(spec.process)
+        case _:
+            assert_never(message)
+
+
+def _welcome(plan: Plan) -> Sequence[str]:
+    """One line per listening address, and what to do next."""
+    shards, acceptors = plan.settings["workers"], plan.settings["acceptors"]
+    counts = f"{shards} shard{'s'[: shards != 1]}, {acceptors} acceptor{'s'[: acceptors != 1]}"
+    lines = [f"{plan.name}: serving {plan.app} with {counts} (pid {os.getpid()})"]
+    public = [listener for listener in plan.listeners if listener.transport != "local"]
+    for listener in public:
+        lines.append(f"  listening on {listener.address}")
+    if not public:
+        lines.append("  listening for programs of this host only: add --bind tcp://127.0.0.1:7000 for clients")
+    else:
+        lines.append(f'  connect: shardpool.client.connect("{public[0].address}"), or see docs/protocol.md')
+    lines.append(f"  look: shardpool status --name {plan.name}    stop: Ctrl-C, or shardpool stop --name {plan.name}")
+    return lines
