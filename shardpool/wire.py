@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from shardpool.errors import Condition, ErrorBody
+
 VERSION = 1
 FRAME_LIMIT = 65_536
 HELLO_LIMIT = 4_096
@@ -33,24 +35,14 @@ _KIND_NUMBERS = Layout(">cII")
 _ONE_NUMBER = 5
 _TWO_NUMBERS = 9
 
-CLOSE_NAMES = {
+# RFC 6455's own codes; the others are the errors' table (O-18).
+CLOSE_NAMES = {condition.row.close: condition.code for condition in Condition if condition.row.close} | {
     1000: "normal",
     1001: "going_away",
     1002: "websocket_protocol",
     1006: "lost",
     1007: "invalid_utf8",
     1009: "message_too_big",
-    4400: "protocol_error",
-    4401: "unauthenticated",
-    4408: "hello_timeout",
-    4409: "replaced",
-    4410: "idle",
-    4413: "frame_too_big",
-    4429: "rate_limited",
-    4453: "slow_client",
-    4500: "internal",
-    4503: "unavailable",
-    4529: "too_many_connections",
 }
 
 
@@ -98,14 +90,6 @@ class Welcome(msgspec.Struct, frozen=True, omit_defaults=True):
     def __repr__(self) -> str:
         # The token is a secret (P-31): it must not reach a log by way of repr().
         return f"Welcome(app={self.app!r}, codec={self.codec!r}, session={self.session!r}, resumed={self.resumed})"
-
-
-class ErrorBody(msgspec.Struct, frozen=True):
-    """JSON part of E."""
-
-    code: str
-    kind: str
-    message: str
 
 
 class CloseBody(msgspec.Struct, frozen=True):

@@ -1,0 +1,124 @@
+"""Connecting: an address, a handshake in time, a client."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl as tls
+from collections.abc import Generator
+from types import TracebackType
+from typing import Any
+
+from shardpool import wire
+from shardpool.client.address import Address, parse_address
+from shardpool.client.client import Client, ClientSettings
+from shardpool.client.transports import StreamTransport, Transport, WebSocketTransport
+from shardpool.errors import DeadlineExceeded, InvalidOperation, Unavailable
+
+
+class Connecting:
+    """What `connect` returns: await it for a client, or `async with` it to have it closed."""
+
+    def __init__(
+        self, address: Address, client: tuple[wire.Hello | None, str | None, ClientSettings], timeout: float, ssl: Any
+    ) -> None:
+        self._address = address
+        self._arguments = client
+        self._timeout = timeout
+        self._ssl = ssl
+        self._client: Client | None = None
+
+    def __await__(self) -> Generator[Any, None, Client]:
+        return self._connect().__await__()
+
+    async def __aenter__(self) -> Client:
+        self._client = await self._connect()
+        return self._client
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._client is not None:
+            await self._client.close()
+
+    async def _connect(self) -> Client:
+        client = Client(*self._arguments)
+        transport: Transport
+        if self._address.websocket:
+            transport = WebSocketTransport(client, self._address)
+        else:
+            transport = StreamTransport(client)
+        client.attach(transport)
+        try:
+            async with asyncio.timeout(self._timeout):
+                await self._open(transport)
+                await client.bound()
+        except TimeoutError:
+            self._abort(client, transport)
+            raise DeadlineExceeded(
+                f"{self._address.text} did not bind a session within {self._timeout:g} s: is it a shardpool server?"
+            ) from None
+        except OSError as error:
+            raise Unavailable(
+                f"cannot connect to {self._address.text}: {error.strerror or error}; does the server run there?"
+            ) from error
+        except BaseException:
+            self._abort(client, transport)
+            raise
+        return client
+
+    async def _open(self, transport: Transport) -> None:
+        loop = asyncio.get_running_loop()
+        address = self._address
+        if address.transport == "unix":
+            await loop.create_unix_connection(lambda: transport, address.target)
+        elif address.encrypted:
+            context = self._ssl or tls.create_default_context()
+            await loop.create_connection(
+                lambda: transport, address.host, address.port, ssl=context, server_hostname=address.host
+            )
+        else:
+            await loop.create_connection(lambda: transport, address.host, address.port)
+
+    def _abort(self, client: Client, transport: Transport) -> None:
+        client.lost(1006, "gave up connecting")
+        transport.abort()
+
+
+def connect(
+    address: str,
+    *,
+    auth: Any = None,
+    codec: str | None = None,
+    envelope: bool = True,
+    resume: wire.Resume | None = None,
+    timeout: float = 10.0,
+    ssl: tls.SSLContext | None = None,
+    settings: ClientSettings | None = None,
+) -> Connecting:
+    """Connect to a server: `async with connect("tcp://127.0.0.1:7000") as client:` or `client = await connect(...)`.
+
+    Args:
+        address: tcp://host:port, tls://host:port, ws://host:port or wss://host:port.
+        auth: any JSON value, for the app's `on_connect`.
+        codec: refuse an app of another codec; default: follow the server's.
+        envelope: False for an app made with `envelope=False`, see "Bare mode" in docs/protocol.md.
+        resume: `resume_point` of a client whose connection was lost.
+        timeout: seconds until the session is bound.
+        ssl: context for tls:// and wss://; default: the system's certificates.
+        settings: bounds of the client.
+    Raises: InvalidOperation: an address that is none; Unavailable: nobody answers there; DeadlineExceeded; Closed: the server
+        refused, with its code and reason.
+    """
+    parsed = parse_address(address)
+    if not envelope and (auth is not None or resume is not None or codec not in (None, "raw")):
+        raise InvalidOperation('envelope=False goes without auth and resume, and with codec="raw": there is no hello')
+    if timeout <= 0:
+        raise InvalidOperation(f"timeout={timeout!r}: give seconds above 0")
+    hello = wire.Hello(wire.VERSION, auth, resume) if envelope else None
+    return Connecting(parsed, (hello, codec, settings or ClientSettings()), timeout, ssl)
+
+
+def connect_local(path: str, *, timeout: float, settings: ClientSettings) -> Connecting:
+    """Connect to a server's local socket. Args: path: of `local.sock`."""
+    address = Address("unix", "", 0, path, f"unix:{path}")
+    return Connecting(address, (wire.Hello(wire.VERSION, local=True), "msgpack", settings), timeout, None)
