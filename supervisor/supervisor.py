@@ -349,5 +349,6 @@ def _welcome(plan: Plan) -> Sequence[str]:
         lines.append("  listening for programs of this host only: add --bind tcp://127.0.0.1:7000 for clients")
     else:
         lines.append(f'  connect: shardpool.client.connect("{public[0].address}"), or see docs/protocol.md')
-    lines.append(f"  look: shardpool status --name {plan.name}    stop: Ctrl-C, or shardpool stop --name {plan.name}")
+    where = f"--run-dir {plan.run_dir.path}" if plan.settings["run_dir"] else f"--name {plan.name}"
+    lines.append(f"  look: shardpool status {where}    stop: Ctrl-C, or shardpool stop {where}")
     return lines
