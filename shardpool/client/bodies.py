@@ -22,7 +22,8 @@ def message_name(cls: type[msgspec.Struct]) -> str:
     config = cls.__struct_config__
     if not isinstance(config.tag, str) or config.tag_field != _TAG_FIELD:
         raise TypeMismatch(
-            f"{cls.__name__} has no name on the wire: declare it `class {cls.__name__}(Struct, tag={cls.__name__.lower()!r})`"
+            f"{cls.__name__} has no name on the wire: declare it "
+            f"`class {cls.__name__}(Struct, tag={cls.__name__.lower()!r})`"
         )
     return config.tag
 
@@ -66,7 +67,8 @@ class Bodies:
             message_name(type(message))
         elif not isinstance(message, dict):
             raise TypeMismatch(
-                f"codec {self.codec} carries a tagged Struct, a dict with 'type' or a name, not {type(message).__name__}"
+                f"codec {self.codec} carries a tagged Struct, a dict with 'type' or a name, "
+                f"not {type(message).__name__}"
             )
         try:
             return self._encode(message)

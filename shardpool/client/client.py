@@ -73,7 +73,7 @@ class Client:
         self._welcome: wire.Welcome | None = None
         self._bodies = Bodies("raw")
         self._inbox = Inbox(settings.inbox, self._stop_reading, self._go_on_reading)
-        self._handler_queue = Inbox(settings.inbox, self._stop_reading, self._go_on_reading)
+        self._handler_queue = Inbox(settings.inbox, self._stop_reading, self._go_on_reading, wanted=True)
         self._pushes = Pushes(self._bodies, self._inbox, self._handler_queue)
         self._stops = 0
         self._pulse = Pulse(self._loop, self._beat, self._half_open)
@@ -136,7 +136,8 @@ class Client:
                 await self._write(frame)
                 body = await future
         except TimeoutError:
-            raise DeadlineExceeded(f"no reply to {message!r:.100} within {timeout:g} s") from None
+            why = "; this client's inbox is full, so nothing is read: read its messages faster" if self._stops else ""
+            raise DeadlineExceeded(f"no reply to {message!r:.100} within {timeout:g} s{why}") from None
         finally:
             self._asks.pop(number, None)
             future.cancel()
@@ -191,15 +192,22 @@ class Client:
     async def close(self) -> None:
         """End the session: say bye, wait a moment for the server's answer, close the socket. Never raises."""
         if self._closed is None:
-            if self._hello is not None and self._welcome is not None:
-                self._transport.write(wire.bye())
-            self._transport.close()
+            if self._welcome is not None:
+                self._transport.say_bye()
+            else:
+                self._transport.close()
             self.lost(1000, "closed by this program")
+            # Read on until the server's end: closing over unread bytes resets the connection, and the bye with it.
+            self._transport.resume_reading()
         try:
             async with asyncio.timeout(_CLOSE_PATIENCE):
                 await self._gone.wait()
         except TimeoutError:
             self._transport.abort()
+
+    def transport_info(self, name: str) -> Any:
+        """asyncio's `get_extra_info` of the connection: "peername", "ssl_object", "socket" …"""
+        return self._transport.info(name)
 
     # --- for the transport ---
 
@@ -213,7 +221,6 @@ class Client:
 
     def opened(self) -> None:
         """Receiver: say hello."""
-        self._pulse.start(self._settings.heartbeat or 0.0)
         if self._hello is not None:
             self._transport.write(wire.hello(self._hello))
         elif not self._bound.done():
@@ -249,7 +256,7 @@ class Client:
             self._ack_timer.cancel()
         for future in self._asks.values():
             if not future.done():
-                future.set_exception(closed)
+                future.set_exception(self._again())
                 future.exception()  # an ask that is still writing never looks at it: no warning about that
         self._inbox.end(closed)
         self._handler_queue.end(closed)
@@ -292,7 +299,8 @@ class Client:
             raise wire.FrameError(4400, f"a welcome of version {welcome.v}: this client speaks {wire.VERSION}")
         if self._expected_codec not in (None, welcome.codec):
             raise NotConfigured(
-                f"the app {welcome.app!r} speaks {welcome.codec}, not {self._expected_codec}: leave codec out to follow it"
+                f"the app {welcome.app!r} speaks {welcome.codec}, not {self._expected_codec}: "
+                "leave codec out to follow it"
             )
         self._bodies.switch(welcome.codec)
         self._welcome = welcome
@@ -382,12 +390,10 @@ class Client:
         self._transport.abort()
 
     def _beat(self) -> None:
-        if self._welcome is not None:
-            self._transport.write(wire.ping())
+        self._transport.write(wire.ping())
 
     def _half_open(self, silence: float) -> None:
-        if self._welcome is not None:
-            self._give_up(1006, f"half-open: nothing came from the server for {silence:.1f} s")
+        self._give_up(1006, f"half-open: nothing came from the server for {silence:.1f} s")
 
     def _stop_reading(self) -> None:
         self._stops += 1

@@ -42,11 +42,8 @@ class Connecting:
 
     async def _connect(self) -> Client:
         client = Client(*self._arguments)
-        transport: Transport
-        if self._address.websocket:
-            transport = WebSocketTransport(client, self._address)
-        else:
-            transport = StreamTransport(client)
+        address = self._address
+        transport = WebSocketTransport(client, address) if address.websocket else StreamTransport(client)
         client.attach(transport)
         try:
             async with asyncio.timeout(self._timeout):
@@ -106,8 +103,8 @@ def connect(
         timeout: seconds until the session is bound.
         ssl: context for tls:// and wss://; default: the system's certificates.
         settings: bounds of the client.
-    Raises: InvalidOperation: an address that is none; Unavailable: nobody answers there; DeadlineExceeded; Closed: the server
-        refused, with its code and reason.
+    Raises: InvalidOperation: an address that is none; Unavailable: nobody answers there; DeadlineExceeded; Closed: the
+        server refused, with its code and reason.
     """
     parsed = parse_address(address)
     if not envelope and (auth is not None or resume is not None or codec not in (None, "raw")):

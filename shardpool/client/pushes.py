@@ -31,14 +31,14 @@ Handler = Callable[[Any], Awaitable[None] | None]
 class Inbox:
     """Bounded queue of pushed messages for one reader; `full` and `roomy` tell the connection when to stop and go on.
 
-    Args: size: messages held at most.
+    Args: size: messages held at most. wanted: somebody will read; else the first `get` says so.
     """
 
-    def __init__(self, size: int, full: Callable[[], None], roomy: Callable[[], None]) -> None:
+    def __init__(self, size: int, full: Callable[[], None], roomy: Callable[[], None], wanted: bool = False) -> None:
         self.size = size
         self.dropped = 0
         self._messages: deque[Any] = deque()
-        self._wanted = False
+        self._wanted = wanted
         self._waiter: asyncio.Future[None] | None = None
         self._end: Exception | None = None
         self._full = full

@@ -16,10 +16,11 @@ from typing import Protocol
 
 import wsproto
 from wsproto import events
-from wsproto.utilities import LocalProtocolError, RemoteProtocolError
+from wsproto.connection import ConnectionState
+from wsproto.utilities import RemoteProtocolError
 
 from shardpool.client.address import Address
-from shardpool.wire import FRAME_LIMIT, FrameError, Splitter, prefixed
+from shardpool.wire import FRAME_LIMIT, FrameError, Splitter, bye, prefixed
 
 _REFUSAL_BODY_MAX = 300
 _CLOSE_REASON_MAX = 123
@@ -100,6 +101,10 @@ class Transport(asyncio.Protocol):
     def write(self, frame: bytes) -> None:
         raise NotImplementedError
 
+    def say_bye(self) -> None:
+        """Tell the server that the session is over; its answer is the end of the connection."""
+        raise NotImplementedError
+
 
 class StreamTransport(Transport):
     """Length-prefixed frames: TCP, TLS, Unix sockets."""
@@ -125,6 +130,9 @@ class StreamTransport(Transport):
 
     def write(self, frame: bytes) -> None:
         self._socket.write(prefixed(frame))
+
+    def say_bye(self) -> None:
+        self.write(bye())
 
 
 class WebSocketTransport(Transport):
@@ -155,12 +163,15 @@ class WebSocketTransport(Transport):
             self._fail(1002, f"the server broke the WebSocket protocol: {error}")
 
     def write(self, frame: bytes) -> None:
-        if not self._socket.is_closing() and self._ws.state is wsproto.ConnectionState.OPEN:
+        if not self._socket.is_closing() and self._ws.state is ConnectionState.OPEN:
             self._socket.write(self._ws.send(events.BytesMessage(frame)))
 
+    def say_bye(self) -> None:
+        for data in self._closing(1000, ""):
+            self._socket.write(data)
+
     def close(self) -> None:
-        if self._ws.state is wsproto.ConnectionState.OPEN:
-            self._socket.write(self._ws.send(events.CloseConnection(1000)))
+        self.say_bye()
         super().close()
 
     def _take(self, event: events.Event) -> None:
@@ -173,7 +184,7 @@ class WebSocketTransport(Transport):
                 self._socket.write(self._ws.send(event.response()))
             case events.CloseConnection(code=code, reason=reason):
                 self._receiver.lost(code, reason or "")
-                if self._ws.state is wsproto.ConnectionState.REMOTE_CLOSING:
+                if self._ws.state is ConnectionState.REMOTE_CLOSING:
                     self._socket.write(self._ws.send(event.response()))
                 self._socket.close()
             case events.AcceptConnection():
@@ -215,14 +226,11 @@ class WebSocketTransport(Transport):
 
     def _fail(self, code: int, reason: str) -> None:
         self._receiver.lost(code, reason)
-        if self._ws.state is wsproto.ConnectionState.OPEN:
-            short = reason.encode()[:_CLOSE_REASON_MAX].decode("utf-8", "ignore")
-            for data in self._closing(code, short):
-                self._socket.write(data)
+        short = reason.encode()[:_CLOSE_REASON_MAX].decode("utf-8", "ignore")
+        for data in self._closing(code, short):
+            self._socket.write(data)
         self._socket.close()
 
     def _closing(self, code: int, reason: str) -> Iterator[bytes]:
-        try:
+        if self._ws.state is ConnectionState.OPEN and not self._socket.is_closing():
             yield self._ws.send(events.CloseConnection(code, reason))
-        except LocalProtocolError:
-            return
