@@ -21,6 +21,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from shardpool.errors import AlreadyExists, NotConfigured, Unavailable
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 _SOCKETS = ("control.sock", "admin.sock", "local.sock")
 # sockaddr_un.sun_path has 108 bytes with the final zero.
@@ -28,19 +30,19 @@ _PATH_MAX = 107
 _LOCK_PATIENCE = 0.2
 
 
-class RunDirError(Exception):
+class RunDirError(NotConfigured):
     """The directory cannot be used; says which, why, and what to do."""
 
 
-class AlreadyRunning(RunDirError):
+class AlreadyRunning(AlreadyExists):
     """Another supervisor holds the directory."""
 
 
-class NotRunning(RunDirError):
+class NotRunning(Unavailable):
     """No pool runs there."""
 
 
-class Ambiguous(RunDirError):
+class Ambiguous(NotConfigured):
     """Several pools run and none was named."""
 
 

@@ -15,6 +15,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from shardpool.errors import NotConfigured
 from shardpool.exit_codes import EXPLANATIONS
 
 PREFIX = "SHARDPOOL_"
@@ -26,7 +27,7 @@ _SUFFIXES_SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SWITCHES = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
-class SettingsError(Exception):
+class SettingsError(NotConfigured):
     """A setting that cannot be used; says which, its value, and what to do."""
 
 
