@@ -3,8 +3,8 @@
 async with shardpool.connect("arena") as pool:
     print(await pool.ask("Arena", "r1", "limits"))
 
-Over `local.sock` in the pool's run directory (0700, socket 0600); each side checks the other's uid. The frames are those
-of docs/protocol.md, "The local socket".
+Over `local.sock` in the pool's run directory (0700, socket 0600); each side checks the other's uid. The frames are
+those of docs/protocol.md, "The local socket".
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from shardpool import runtime_dir
 from shardpool.client.bodies import Message, message_name
 from shardpool.client.client import Client, ClientSettings
 from shardpool.client.connection import connect_local
-from shardpool.errors import Rejected, TypeMismatch, Unavailable
+from shardpool.errors import Rejected, TypeMismatch
 
 T = TypeVar("T")
 
@@ -92,9 +92,8 @@ class Pool:
     async def find(self, target: type | str, id: str) -> Found | None:
         """Where an object lives, or None when there is none."""
         fields: dict[str, Any] = {"op": "find", "type": _name(target), "id": id}
-        # mypy wants a class here; msgspec takes the union.
-        found: Found | None = await self._client.ask(fields, reply=Found | None)  # type: ignore[call-overload]
-        return found
+        found = await self._client.ask(fields)
+        return None if found is None else msgspec.convert(found, Found)
 
     async def list(self, target: type | str, *, limit: int = 1000, after: str | None = None) -> list[Listed]:
         """The objects of a type, by id. Args: limit: at most 1,000. after: the last id of the page before."""
@@ -159,16 +158,11 @@ def connect(
 
     Args: name_or_run_dir: the pool's name, or its run directory (anything with a slash); None: the only one that runs.
           timeout: seconds to connect.
-    Raises: Unavailable: no such pool runs, or several do and none was named; says which.
+    Raises: runtime_dir.NotRunning: no such pool runs; Ambiguous: several do and none was named; says which.
     """
     text = None if name_or_run_dir is None else os.fspath(name_or_run_dir)
-    try:
-        if text is not None and (os.sep in text or isinstance(name_or_run_dir, os.PathLike)):
-            directory, _ = runtime_dir.find(None, text, environ)
-        else:
-            directory, _ = runtime_dir.find(text, None, environ)
-    except runtime_dir.RunDirError as error:
-        raise Unavailable(str(error)) from None
+    is_path = text is not None and (os.sep in text or isinstance(name_or_run_dir, os.PathLike))
+    directory, _ = runtime_dir.find(None if is_path else text, text if is_path else None, environ)
     return ConnectingPool(directory, timeout)
 
 

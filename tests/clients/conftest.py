@@ -1,4 +1,4 @@
-"""A small server that speaks docs/protocol.md, written apart from shardpool's own code: clients are tested by the page."""
+"""A small server that speaks docs/protocol.md, apart from shardpool's own code: clients are tested by the page."""
 
 from __future__ import annotations
 

@@ -381,10 +381,13 @@ def test_send_waits_while_the_server_does_not_read(make_server: Any, transport: 
                 await blocked.wait()
 
             server.on_frame = stuck
+
+            async def fill() -> None:
+                while True:
+                    await client.send({"type": "fill", "data": "x" * 60_000})
+
             with pytest.raises(TimeoutError):
-                async with asyncio.timeout(1):
-                    while True:
-                        await client.send({"type": "fill", "data": "x" * 60_000})
+                await asyncio.wait_for(fill(), 1)
             sent = client.statistics().sent
             blocked.set()
             await peer.until(lambda: peer.kinds().count(b"S") == sent)
