@@ -42,7 +42,7 @@ class NotRunning(Unavailable):
     """No pool runs there."""
 
 
-class Ambiguous(NotConfigured):
+class Ambiguous(Unavailable):
     """Several pools run and none was named."""
 
 

@@ -3,12 +3,15 @@
 import os
 import socket
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from shardpool import runtime_dir
 from shardpool.exit_codes import EXPLANATIONS, ExitCode
+from shardpool.supervisor.call_command import read_message
 from shardpool.supervisor.death import Death
 from shardpool.supervisor.listeners import Address, check_key_file, open_listeners, parse_address
 from shardpool.supervisor.notify import Notify
@@ -214,3 +217,32 @@ def test_deaths_are_told_by_name() -> None:
 def test_every_exit_code_is_explained() -> None:
     """O-2: exit codes are documented."""
     assert set(EXPLANATIONS) == set(ExitCode)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_privileges_are_dropped_for_good() -> None:
+    """P-31: uid, gid and groups of the user, with no way back."""
+    script = (
+        "import os; from shardpool.supervisor.privileges import become, find_user\n"
+        "user = find_user('nobody'); become(user)\n"
+        "assert os.getresuid() == (user.pw_uid,) * 3 and os.getresgid() == (user.pw_gid,) * 3\n"
+        "assert 0 not in os.getgroups()\n"
+        "try: os.setuid(0)\n"
+        "except PermissionError: print('dropped')\n"
+    )
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout == b"dropped\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("limits", {"type": "limits"}), ('{"type": "move", "dx": 1}', {"type": "move", "dx": 1})]
+)
+def test_message_of_a_call_is_a_name_or_an_object(text: str, message: dict[str, object]) -> None:
+    """P-20: `call` takes what a client would send."""
+    assert read_message(text) == message
+
+
+@pytest.mark.parametrize("text", ['{"dx": 1}', "[1]", "{", "two words", ""])
+def test_message_that_is_neither_is_refused(text: str) -> None:
+    """O-2: with the form it should have."""
+    with pytest.raises(Refusal, match="MESSAGE"):
+        read_message(text)
