@@ -1,8 +1,629 @@
-/* The acceptor's engine; see the acceptor's part. */
+/* Python's Acceptor: calls into the engine, and its events as tuples (kind, client, a, b, payload). No protocol here. */
+#define _GNU_SOURCE
 #include "sp_python.h"
+
+#include "loop.h"
+
+typedef struct {
+    PyObject_HEAD
+    NodeObject *owner;
+    struct sp_engine *engine;
+} AcceptorObject;
+
+static void engine_close(struct sp_engine *e)
+{
+    for (uint32_t i = 0; i < e->connections.used; i++) {
+        struct sp_connection *c = sp_connection_at(&e->connections, i);
+        if (c->stage == SP_STAGE_FREE)
+            continue;
+        close(c->fd);
+        sp_inbound_free(&c->in);
+        free(c->out.bytes);
+        if (c->cipher != NULL)
+            free(c->cipher->bytes);
+        free(c->cipher);
+    }
+    sp_connections_close(&e->connections);
+    for (uint32_t i = 0; i < e->spare.count; i++)
+        free(e->spare.buffers[i]);
+    for (uint32_t i = 0; i < e->event_count; i++)
+        free(e->events[i].payload);
+    for (uint32_t i = 0; i < e->pending_count; i++)
+        free(e->pending[i].payload);
+    for (size_t i = 0; i < sizeof e->errors / sizeof e->errors[0]; i++)
+        free(e->errors[i]);
+    free(e->events);
+    free(e->pending);
+    free(e->dirty.items);
+    free(e->blocked.items);
+    free(e->flights);
+    free(e->addresses.places);
+    if (e->epoll >= 0)
+        close(e->epoll);
+    free(e);
+}
+
+static void acceptor_dealloc(AcceptorObject *self)
+{
+    if (self->engine != NULL)
+        engine_close(self->engine);
+    Py_XDECREF(self->owner);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+/* One number of the settings dict, 0 to `limit`. */
+static int take_setting(PyObject *settings, const char *name, uint64_t limit, uint64_t *out)
+{
+    PyObject *value = PyDict_GetItemString(settings, name);
+    if (value == NULL) {
+        PyErr_Format(PyExc_ValueError, "the acceptor needs the setting %s", name);
+        return -1;
+    }
+    *out = PyLong_AsUnsignedLongLong(value);
+    if (*out == (uint64_t)-1 && PyErr_Occurred())
+        return -1;
+    if (*out > limit) {
+        PyErr_Format(PyExc_ValueError, "%s = %llu is more than %llu", name, (unsigned long long)*out,
+                     (unsigned long long)limit);
+        return -1;
+    }
+    return 0;
+}
+
+static int take_settings(struct sp_acceptor_settings *to, PyObject *settings)
+{
+    const struct {
+        const char *name;
+        uint32_t *out;
+        uint64_t limit;
+    } wanted[] = {
+        {"frame_bytes", &to->frame_bytes, UINT32_C(1) << 28},
+        {"hello_bytes", &to->hello_bytes, UINT32_C(1) << 28},
+        {"hello_timeout_ms", &to->hello_timeout_ms, UINT32_C(1) << 30},
+        {"handshake_timeout_ms", &to->handshake_timeout_ms, UINT32_C(1) << 30},
+        {"heartbeat_ms", &to->heartbeat_ms, UINT32_C(1) << 30},
+        {"idle_timeout_ms", &to->idle_timeout_ms, UINT32_C(1) << 30},
+        {"send_timeout_ms", &to->send_timeout_ms, UINT32_C(1) << 30},
+        {"connections", &to->connections, UINT32_C(1) << 24},
+        {"connections_per_address", &to->connections_per_address, UINT32_C(1) << 24},
+        {"handshakes_per_second", &to->handshakes_per_second, 1000000},
+        {"messages_per_second", &to->messages_per_second, 10000000},
+        {"outbound_bytes", &to->outbound_bytes, UINT32_C(1) << 30},
+        {"slow_client", &to->slow_client, SP_SLOW_CLOSE},
+        {"spin_us", &to->spin_us, 10000},
+    };
+    uint64_t value;
+    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
+        if (take_setting(settings, wanted[i].name, wanted[i].limit, &value) < 0)
+            return -1;
+        *wanted[i].out = (uint32_t)value;
+    }
+    if (take_setting(settings, "envelope", 1, &value) < 0)
+        return -1;
+    to->envelope = value != 0;
+    if (take_setting(settings, "inbound_bytes", UINT64_C(1) << 40, &to->inbound_bytes) < 0)
+        return -1;
+    if (to->handshakes_per_second == 0 || to->frame_bytes == 0 || to->outbound_bytes == 0) {
+        PyErr_SetString(PyExc_ValueError, "handshakes_per_second, frame_bytes and outbound_bytes must be positive");
+        return -1;
+    }
+    return 0;
+}
+
+/* A quarter of the shortest time that is watched over, at most a second. */
+static uint64_t sweep_period_ns(const struct sp_acceptor_settings *s)
+{
+    uint32_t times[] = {s->hello_timeout_ms, s->handshake_timeout_ms, s->heartbeat_ms, s->idle_timeout_ms,
+                        s->send_timeout_ms};
+    uint32_t shortest = 4000;
+    for (size_t i = 0; i < sizeof times / sizeof times[0]; i++)
+        shortest = times[i] < shortest ? times[i] : shortest;
+    uint64_t ms = shortest / 4;
+    return (ms < 20 ? 20 : ms) * 1000000;
+}
+
+static int engine_open(struct sp_engine *e, struct sp_node *node, uint32_t acceptor)
+{
+    e->node = node;
+    e->acceptor = acceptor;
+    e->accepting = e->reading = true;
+    e->sweep_period_ns = sweep_period_ns(&e->settings);
+    e->flights = calloc((size_t)node->geometry.shards * SP_FLIGHT_PLACES, sizeof *e->flights);
+    if (e->flights == NULL || !sp_addresses_grow(&e->addresses, node->geometry.hash_key[0])) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    /* so that client addresses of a predecessor are not taken for ours */
+    e->connections.first_generation = (uint32_t)sp_load_relaxed(&sp_node_header(node)->incarnation) << 12;
+    sp_engine_tick(e);
+    /* Edge-triggered and never read: each ring is reported once, and a wake costs no read. */
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.u64 = SP_TAG_DOORBELL << 56};
+    e->epoll = epoll_create1(EPOLL_CLOEXEC);
+    if (e->epoll < 0 || epoll_ctl(e->epoll, EPOLL_CTL_ADD, node->peers[node->self].doorbell, &event) < 0) {
+        PyErr_SetFromErrno(PyExc_OSError);
+        return -1;
+    }
+    return 0;
+}
+
+static int acceptor_init(AcceptorObject *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"node", "acceptor", "settings", NULL};
+    NodeObject *owner;
+    unsigned int acceptor;
+    PyObject *settings;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!IO!", names, &NodeType, &owner, &acceptor, &PyDict_Type, &settings))
+        return -1;
+    if (self->engine != NULL || !owner->attached || owner->node.self != 1 + acceptor
+        || acceptor >= owner->node.geometry.acceptors) {
+        PyErr_Format(PyExc_ValueError, "the node is not attached as acceptor %u, or the Acceptor is in use", acceptor);
+        return -1;
+    }
+    self->engine = calloc(1, sizeof *self->engine);
+    if (self->engine == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    self->engine->epoll = -1;
+    self->owner = (NodeObject *)Py_NewRef(owner);
+    if (take_settings(&self->engine->settings, settings) < 0)
+        return -1;
+    return engine_open(self->engine, &owner->node, acceptor);
+}
+
+static PyObject *acceptor_listen(AcceptorObject *self, PyObject *args)
+{
+    struct sp_engine *e = self->engine;
+    int fd;
+    unsigned int transport;
+    if (!PyArg_ParseTuple(args, "iI", &fd, &transport))
+        return NULL;
+    if (e->listener_count == SP_LISTENERS || transport > SP_TRANSPORT_LOCAL)
+        return PyErr_Format(PyExc_ValueError, "transport %u, or more than %u listeners", transport, SP_LISTENERS);
+    e->listeners[e->listener_count] = (struct sp_listener){.fd = fd, .transport = transport};
+    if (!sp_listener_arm(e, e->listener_count, true))
+        return PyErr_SetFromErrno(PyExc_OSError);
+    e->listener_count++;
+    Py_RETURN_NONE;
+}
+
+static PyObject *acceptor_watch(AcceptorObject *self, PyObject *arg)
+{
+    struct sp_engine *e = self->engine;
+    long fd = PyLong_AsLong(arg);
+    if (fd == -1 && PyErr_Occurred())
+        return NULL;
+    if (e->watched_count == SP_WATCHED)
+        return PyErr_Format(PyExc_ValueError, "more than %u watched descriptors", SP_WATCHED);
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = SP_TAG_WATCHED << 56 | e->watched_count};
+    if (epoll_ctl(e->epoll, EPOLL_CTL_ADD, (int)fd, &event) < 0)
+        return PyErr_SetFromErrno(PyExc_OSError);
+    e->watched[e->watched_count++] = (int)fd;
+    Py_RETURN_NONE;
+}
+
+static PyObject *acceptor_set_error(AcceptorObject *self, PyObject *args)
+{
+    struct sp_engine *e = self->engine;
+    unsigned int outcome;
+    Py_buffer body;
+    if (!PyArg_ParseTuple(args, "Iy*", &outcome, &body))
+        return NULL;
+    uint8_t *copy = outcome < sizeof e->errors / sizeof e->errors[0] ? malloc((size_t)body.len + 1) : NULL;
+    if (copy != NULL) {
+        memcpy(copy, body.buf, (size_t)body.len);
+        free(e->errors[outcome]);
+        e->errors[outcome] = copy;
+        e->error_lengths[outcome] = (uint32_t)body.len;
+    }
+    PyBuffer_Release(&body);
+    return copy == NULL ? PyErr_Format(PyExc_ValueError, "outcome %u", outcome) : Py_NewRef(Py_None);
+}
+
+static PyObject *take_events(struct sp_engine *e)
+{
+    PyObject *list = PyList_New(e->event_count);
+    for (uint32_t i = 0; list != NULL && i < e->event_count; i++) {
+        struct sp_event *event = &e->events[i];
+        PyObject *item = Py_BuildValue("IKKKy#", event->kind, event->client, event->a, event->b,
+                                       event->payload == NULL ? "" : (const char *)event->payload, (Py_ssize_t)event->length);
+        if (item == NULL)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, i, item);
+    }
+    for (uint32_t i = 0; i < e->event_count; i++)
+        free(e->events[i].payload);
+    e->event_count = 0;
+    return list;
+}
+
+/* Waits until something is there to do, or for what is left of the limit; the interpreter is free meanwhile. */
+static int engine_wait(struct sp_engine *e, struct epoll_event *events, int limit_ms)
+{
+    uint64_t sleep_ns = sp_loop_sleep(e);
+    int timeout = sp_loop_timeout_ms(sleep_ns, limit_ms);
+    int count;
+    if (timeout != 0 && e->settings.spin_us > 0) {
+        count = sp_loop_spin(e, events);
+        if (count != 0 || e->more)
+            return count;
+    }
+    bool parked = timeout != 0 && sp_node_park(e->node);
+    if (!parked)
+        return epoll_wait(e->epoll, events, SP_EPOLL_EVENTS, 0);
+    Py_BEGIN_ALLOW_THREADS
+    count = epoll_wait(e->epoll, events, SP_EPOLL_EVENTS, timeout);
+    Py_END_ALLOW_THREADS
+    sp_store_seq_cst(&sp_node_header(e->node)->parked, 0);
+    sp_count(e->node, SP_COUNT_WAKES, 1);
+    return count;
+}
+
+static PyObject *acceptor_poll(AcceptorObject *self, PyObject *arg)
+{
+    struct sp_engine *e = self->engine;
+    struct epoll_event events[SP_EPOLL_EVENTS];
+    long limit_ms = PyLong_AsLong(arg);
+    if (limit_ms == -1 && PyErr_Occurred())
+        return NULL;
+    sp_engine_tick(e);
+    uint64_t deadline = limit_ms < 0 ? UINT64_MAX : e->now_ns + (uint64_t)limit_ms * 1000000;
+    sp_loop_settle(e, false); /* what Python's calls since the last poll led to */
+    do {
+        int left = limit_ms < 0 ? -1 : deadline <= e->now_ns ? 0 : (int)((deadline - e->now_ns + 999999) / 1000000);
+        int count = engine_wait(e, events, left);
+        if (count < 0 && errno != EINTR)
+            return PyErr_SetFromErrno(PyExc_OSError);
+        if (count < 0 && PyErr_CheckSignals() < 0)
+            return NULL;
+        sp_engine_tick(e);
+        sp_loop_settle(e, sp_loop_events(e, events, count));
+    } while (e->event_count == 0 && e->now_ns < deadline);
+    if (e->failed)
+        return PyErr_NoMemory();
+    return take_events(e);
+}
+
+/* The connection that a method's first argument names, or NULL: it may have ended meanwhile, which is no error. */
+static struct sp_connection *live(AcceptorObject *self, unsigned long long client)
+{
+    return sp_engine_find(self->engine, client);
+}
+
+static PyObject *acceptor_attach(AcceptorObject *self, PyObject *args)
+{
+    struct sp_engine *e = self->engine;
+    unsigned long long client, session;
+    unsigned int shard;
+    Py_buffer hello;
+    if (!PyArg_ParseTuple(args, "KKIy*", &client, &session, &shard, &hello))
+        return NULL;
+    struct sp_connection *c = live(self, client);
+    if (shard >= e->node->geometry.shards) {
+        PyBuffer_Release(&hello);
+        return PyErr_Format(PyExc_ValueError, "shard %u of %u", shard, e->node->geometry.shards);
+    }
+    if (c != NULL && c->stage < SP_STAGE_BOUND) {
+        c->session = session;
+        c->stage = SP_STAGE_ATTACHING;
+        struct sp_pending attach = {
+            .client = client, .target = sp_address(shard, 1, 0), .kind = SP_KIND_ATTACH, .a = session, .b = client,
+            .payload = hello.buf, .length = (uint32_t)hello.len,
+        };
+        if (sp_post(e, attach) == SP_POST_POINTLESS)
+            sp_engine_end_text(e, c, SP_CLOSE_UNAVAILABLE, "the session's shard is out of service");
+        sp_engine_arm(e, c);
+    }
+    PyBuffer_Release(&hello);
+    Py_RETURN_NONE;
+}
+
+static void bind_client(struct sp_engine *e, struct sp_connection *c, const uint8_t *welcome, uint32_t length)
+{
+    if (c->envelope) {
+        uint8_t head[10];
+        unsigned size = sp_output_header(head, (enum sp_framing)c->framing, false, length);
+        uint8_t *place = sp_unsent_insert(&c->out, &e->spare, (enum sp_framing)c->framing, size + length);
+        if (place == NULL) {
+            sp_engine_end_text(e, c, SP_CLOSE_INTERNAL, "the server is out of memory");
+            return;
+        }
+        memcpy(place, head, size);
+        memcpy(place + size, welcome, length);
+    }
+    c->stage = SP_STAGE_BOUND;
+    c->since_ms = c->received_ms = c->sent_ms = e->now_ms;
+    sp_engine_dirty(e, c);
+    sp_input_resume(e, c);
+}
+
+static PyObject *acceptor_welcome(AcceptorObject *self, PyObject *args)
+{
+    unsigned long long client;
+    Py_buffer frame;
+    if (!PyArg_ParseTuple(args, "Ky*", &client, &frame))
+        return NULL;
+    struct sp_connection *c = live(self, client);
+    if (c != NULL && c->stage == SP_STAGE_ATTACHING && c->actor != 0)
+        bind_client(self->engine, c, frame.buf, (uint32_t)frame.len);
+    PyBuffer_Release(&frame);
+    Py_RETURN_NONE;
+}
+
+static PyObject *acceptor_bind_local(AcceptorObject *self, PyObject *args)
+{
+    unsigned long long client, address;
+    Py_buffer frame;
+    if (!PyArg_ParseTuple(args, "KKy*", &client, &address, &frame))
+        return NULL;
+    struct sp_connection *c = live(self, client);
+    if (c != NULL && c->local && c->stage == SP_STAGE_ATTACHING) {
+        c->actor = address;
+        bind_client(self->engine, c, frame.buf, (uint32_t)frame.len);
+    }
+    PyBuffer_Release(&frame);
+    Py_RETURN_NONE;
+}
+
+static PyObject *acceptor_established(AcceptorObject *self, PyObject *args)
+{
+    unsigned long long client;
+    int websocket, compressed;
+    if (!PyArg_ParseTuple(args, "Kpp", &client, &websocket, &compressed))
+        return NULL;
+    struct sp_connection *c = live(self, client);
+    if (c != NULL && c->stage == SP_STAGE_HANDSHAKE) {
+        c->framing = websocket ? SP_FRAMING_WEBSOCKET : SP_FRAMING_TCP;
+        c->compressed = compressed != 0;
+        c->stage = c->envelope ? SP_STAGE_HELLO : SP_STAGE_ATTACHING;
+        c->since_ms = self->engine->now_ms;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *acceptor_feed(AcceptorObject *self, PyObject *args)
+{
+    unsigned long long client;
+    Py_buffer bytes;
+    if (!PyArg_ParseTuple(args, "Ky*", &client, &bytes))
+        return NULL;
+    struct sp_connection *c = live(self, client);
+    if (c != NULL)
+        sp_input_feed(self->engine, c, bytes.buf, (uint32_t)bytes.len);
+    PyBuffer_Release(&bytes);
+    Py_RETURN_NONE;
+}
+
+static PyObject *acceptor_proceed(AcceptorObject *self, PyObject *args)
+{
+    unsigned long long client;
+    int fragmented, text = 0;
+    Py_buffer message = {.buf = NULL};
+    if (!PyArg_ParseTuple(args, "Kp|z*p", &client, &fragmented, &message, &text))
+        return NULL;
+    struct sp_connection *c = live(self, client);
+    if (c != NULL && c->python_turn && c->stage < SP_STAGE_ENDING) {
+        c->python_turn = false;
+        c->fragmented = fragmented != 0;
+        if (message.buf != NULL && !sp_input_put_back(self->engine, c, text != 0, message.buf, (uint32_t)message.len))
+            sp_engine_end_text(self->engine, c, SP_CLOSE_INTERNAL, "the server is out of memory");
+        else
+            sp_input_resume(self->engine, c);
+    }
+    if (message.buf != NULL)
+        PyBuffer_Release(&message);
+    Py_RETURN_NONE;
+}
+
+static PyObject *acceptor_write(AcceptorObject *self, PyObject *args)
+{
+    struct sp_engine *e = self->engine;
+    unsigned long long client;
+    Py_buffer bytes;
+    int more = 0;
+    if (!PyArg_ParseTuple(args, "Ky*|p", &client, &bytes, &more))
+        return NULL;
+    struct sp_connection *c = live(self, client);
+    if (c != NULL && c->stage < SP_STAGE_ENDING) {
+        if (sp_unsent_size(&c->out) == 0)
+            c->sent_ms = e->now_ms;
+        c->tell_drained = more != 0;
+        /* a WebSocket control frame may stand between the app's frames; before that stage there are no frames */
+        bool well = c->framing == SP_FRAMING_WEBSOCKET && c->stage == SP_STAGE_BOUND
+            ? sp_output_raw(e, c, bytes.buf, (uint32_t)bytes.len)
+            : sp_unsent_append(&c->out, &e->spare, (enum sp_framing)c->framing, bytes.buf, (uint32_t)bytes.len);
+        if (!well)
+            sp_engine_end_text(e, c, SP_CLOSE_INTERNAL, "the server is out of memory");
+        sp_engine_dirty(e, c);
+    }
+    PyBuffer_Release(&bytes);
+    Py_RETURN_NONE;
+}
+
+static PyObject *acceptor_cipher(AcceptorObject *self, PyObject *args)
+{
+    struct sp_engine *e = self->engine;
+    unsigned long long client;
+    Py_buffer bytes;
+    int answers = 0;
+    if (!PyArg_ParseTuple(args, "Ky*|p", &client, &bytes, &answers))
+        return NULL;
+    struct sp_connection *c = live(self, client);
+    if (c != NULL && c->tls) {
+        if (answers)
+            c->plain_given = false;
+        if (c->cipher == NULL)
+            c->cipher = calloc(1, sizeof *c->cipher);
+        if (c->cipher == NULL || !sp_unsent_append(c->cipher, &e->spare, SP_FRAMING_RAW, bytes.buf, (uint32_t)bytes.len))
+            e->failed = true;
+        sp_engine_dirty(e, c);
+    }
+    PyBuffer_Release(&bytes);
+    Py_RETURN_NONE;
+}
+
+static PyObject *acceptor_end(AcceptorObject *self, PyObject *args)
+{
+    unsigned long long client;
+    unsigned int code;
+    Py_buffer reason;
+    if (!PyArg_ParseTuple(args, "KIy*", &client, &code, &reason))
+        return NULL;
+    struct sp_connection *c = live(self, client);
+    if (c != NULL)
+        sp_engine_end(self->engine, c, code, reason.buf, (uint32_t)reason.len, SP_FOREIGN_NO);
+    PyBuffer_Release(&reason);
+    Py_RETURN_NONE;
+}
+
+static PyObject *acceptor_finish(AcceptorObject *self, PyObject *args)
+{
+    struct sp_engine *e = self->engine;
+    unsigned long long client;
+    Py_buffer bytes;
+    if (!PyArg_ParseTuple(args, "Ky*", &client, &bytes))
+        return NULL;
+    struct sp_connection *c = live(self, client);
+    if (c != NULL && c->stage != SP_STAGE_FLUSHED) {
+        if (c->stage != SP_STAGE_ENDING) {
+            sp_engine_detach(e, c, SP_CLOSE_NORMAL);
+            c->stage = SP_STAGE_ENDING;
+            c->since_ms = e->now_ms;
+            sp_engine_free_input(e, c);
+        }
+        if (bytes.len > 0)
+            sp_unsent_append(&c->out, &e->spare, (enum sp_framing)c->framing, bytes.buf, (uint32_t)bytes.len);
+        c->finished = true;
+        sp_engine_dirty(e, c);
+    }
+    PyBuffer_Release(&bytes);
+    Py_RETURN_NONE;
+}
+
+static PyObject *acceptor_drop(AcceptorObject *self, PyObject *arg)
+{
+    unsigned long long client = PyLong_AsUnsignedLongLong(arg);
+    if (client == (unsigned long long)-1 && PyErr_Occurred())
+        return NULL;
+    struct sp_connection *c = live(self, client);
+    if (c != NULL)
+        sp_engine_drop(self->engine, c, SP_CLOSE_LOST);
+    Py_RETURN_NONE;
+}
+
+static PyObject *acceptor_end_all(AcceptorObject *self, PyObject *args)
+{
+    struct sp_engine *e = self->engine;
+    unsigned int code;
+    Py_buffer reason;
+    if (!PyArg_ParseTuple(args, "Iy*", &code, &reason))
+        return NULL;
+    for (uint32_t i = 0; i < e->connections.used; i++) {
+        struct sp_connection *c = sp_connection_at(&e->connections, i);
+        if (c->stage != SP_STAGE_FREE)
+            sp_engine_end(e, c, code, reason.buf, (uint32_t)reason.len, SP_FOREIGN_NO);
+    }
+    PyBuffer_Release(&reason);
+    Py_RETURN_NONE;
+}
+
+static PyObject *acceptor_stop_accepting(AcceptorObject *self, PyObject *unused)
+{
+    (void)unused;
+    self->engine->accepting = false;
+    sp_listeners_arm(self->engine, false);
+    Py_RETURN_NONE;
+}
+
+static PyObject *acceptor_stop_reading(AcceptorObject *self, PyObject *unused)
+{
+    (void)unused;
+    struct sp_engine *e = self->engine;
+    e->reading = false;
+    for (uint32_t i = 0; i < e->connections.used; i++) {
+        struct sp_connection *c = sp_connection_at(&e->connections, i);
+        if (c->stage != SP_STAGE_FREE)
+            sp_engine_arm(e, c);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *acceptor_settled(AcceptorObject *self, void *unused)
+{
+    (void)unused;
+    struct sp_engine *e = self->engine;
+    return PyBool_FromLong(sp_list_size(&e->blocked) == 0 && e->pending_count == 0);
+}
+
+static PyObject *acceptor_connections(AcceptorObject *self, void *unused)
+{
+    (void)unused;
+    return PyLong_FromUnsignedLong(self->engine->connections.live);
+}
+
+static PyMethodDef acceptor_methods[] = {
+    {"listen", (PyCFunction)acceptor_listen, METH_VARARGS, "Accepts from a listening socket of one transport."},
+    {"watch", (PyCFunction)acceptor_watch, METH_O, "Reports a descriptor as EVENT_READY while it is readable."},
+    {"set_error", (PyCFunction)acceptor_set_error, METH_VARARGS, "The body of E for an outcome of an admission."},
+    {"poll", (PyCFunction)acceptor_poll, METH_O,
+     "Works until there are events for Python or the time (ms; negative: none) is over; returns the events."},
+    {"attach", (PyCFunction)acceptor_attach, METH_VARARGS, "Announces a session to its home shard."},
+    {"welcome", (PyCFunction)acceptor_welcome, METH_VARARGS, "Answers EVENT_BOUND: the W frame, then what waited."},
+    {"bind_local", (PyCFunction)acceptor_bind_local, METH_VARARGS, "Binds a trusted program to a system object."},
+    {"established", (PyCFunction)acceptor_established, METH_VARARGS, "The handshake is over: frames from here on."},
+    {"feed", (PyCFunction)acceptor_feed, METH_VARARGS, "Input that did not come off the socket: decrypted, or left over."},
+    {"proceed", (PyCFunction)acceptor_proceed, METH_VARARGS, "Answers EVENT_FRAME, with the message it completed."},
+    {"write", (PyCFunction)acceptor_write, METH_VARARGS, "Writes bytes as they are; with more: EVENT_DRAINED follows."},
+    {"cipher", (PyCFunction)acceptor_cipher, METH_VARARGS, "Encrypted bytes; the answer to EVENT_PLAIN if so said."},
+    {"end", (PyCFunction)acceptor_end, METH_VARARGS, "Ends a connection; EVENT_ENDING follows."},
+    {"finish", (PyCFunction)acceptor_finish, METH_VARARGS, "The last bytes; then the connection is closed."},
+    {"drop", (PyCFunction)acceptor_drop, METH_O, "Closes at once."},
+    {"end_all", (PyCFunction)acceptor_end_all, METH_VARARGS, "Ends every connection."},
+    {"stop_accepting", (PyCFunction)acceptor_stop_accepting, METH_NOARGS, "New connections wait in the backlog."},
+    {"stop_reading", (PyCFunction)acceptor_stop_reading, METH_NOARGS, "Reads no more; what was read is published."},
+    {0},
+};
+
+static PyGetSetDef acceptor_getset[] = {
+    {"settled", (getter)acceptor_settled, NULL, "Nothing that was read or owed to a shard waits here.", NULL},
+    {"connections", (getter)acceptor_connections, NULL, "Number of open connections.", NULL},
+    {0},
+};
+
+static PyTypeObject AcceptorType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "shardpool._core.Acceptor",
+    .tp_basicsize = sizeof(AcceptorObject),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_doc = "An acceptor's engine: sockets, frames, admissions, writes.",
+    .tp_new = PyType_GenericNew,
+    .tp_init = (initproc)acceptor_init,
+    .tp_dealloc = (destructor)acceptor_dealloc,
+    .tp_methods = acceptor_methods,
+    .tp_getset = acceptor_getset,
+};
 
 int sp_add_acceptor(PyObject *module)
 {
-    (void)module;
-    return 0;
+    static const struct {
+        const char *name;
+        long value;
+    } constants[] = {
+        {"EVENT_OPENED", SP_EVENT_OPENED}, {"EVENT_BYTES", SP_EVENT_BYTES}, {"EVENT_HELLO", SP_EVENT_HELLO},
+        {"EVENT_BOUND", SP_EVENT_BOUND}, {"EVENT_FRAME", SP_EVENT_FRAME}, {"EVENT_PLAIN", SP_EVENT_PLAIN},
+        {"EVENT_ENDING", SP_EVENT_ENDING}, {"EVENT_CLOSED", SP_EVENT_CLOSED}, {"EVENT_READY", SP_EVENT_READY},
+        {"EVENT_STARVED", SP_EVENT_STARVED}, {"EVENT_CORRUPT", SP_EVENT_CORRUPT}, {"EVENT_RECORD", SP_EVENT_RECORD},
+        {"EVENT_DRAINED", SP_EVENT_DRAINED},
+        {"TRANSPORT_TCP", SP_TRANSPORT_TCP}, {"TRANSPORT_WS", SP_TRANSPORT_WS}, {"TRANSPORT_TLS", SP_TRANSPORT_TLS},
+        {"TRANSPORT_WSS", SP_TRANSPORT_WSS}, {"TRANSPORT_LOCAL", SP_TRANSPORT_LOCAL},
+        {"FRAMING_TCP", SP_FRAMING_TCP}, {"FRAMING_WEBSOCKET", SP_FRAMING_WEBSOCKET}, {"FRAMING_RAW", SP_FRAMING_RAW},
+        {"SLOW_WAIT", SP_SLOW_WAIT}, {"SLOW_DROP_OLDEST", SP_SLOW_DROP_OLDEST}, {"SLOW_CLOSE", SP_SLOW_CLOSE},
+    };
+    for (size_t i = 0; i < sizeof constants / sizeof constants[0]; i++)
+        if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value) < 0)
+            return -1;
+    if (PyType_Ready(&AcceptorType) < 0)
+        return -1;
+    return PyModule_AddObjectRef(module, "Acceptor", (PyObject *)&AcceptorType);
 }
