@@ -8,7 +8,7 @@ import os
 import sys
 from enum import IntEnum
 
-from shardpool.settings import LOG_LEVELS
+from shardpool.settings_table import LOG_LEVELS
 
 
 class Level(IntEnum):

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from shardpool.boot import Listener
 from shardpool.exit_codes import ExitCode
-from shardpool.settings import TABLE, Kind, Setting, Settings, load
+from shardpool.settings import Settings, load
+from shardpool.settings_table import TABLE, Kind, Setting
 from shardpool.supervisor.app_facts import AppFacts, ask_app
 from shardpool.supervisor.console import Console, Level
 from shardpool.supervisor.cpus import usable_cpus_here

@@ -7,8 +7,8 @@ import psutil
 from msgspec import Struct
 
 from shardpool.supervisor.child_spec import Role
-from shardpool.supervisor.decisions import Child
 from shardpool.supervisor.memory import Memory
+from shardpool.supervisor.pool_state import Child
 
 _NS = 1_000_000_000
 

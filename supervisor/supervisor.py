@@ -30,7 +30,9 @@ from shardpool.supervisor.child import Process, spawn
 from shardpool.supervisor.child_spec import ChildSpec, Role, child_specs
 from shardpool.supervisor.console import Console, Level
 from shardpool.supervisor.control_sockets import ControlSockets
-from shardpool.supervisor.decisions import (
+from shardpool.supervisor.memory import Memory
+from shardpool.supervisor.notify import Notify
+from shardpool.supervisor.pool_state import (
     Action,
     Announce,
     BecameReady,
@@ -52,8 +54,6 @@ from shardpool.supervisor.decisions import (
     WorkerDrained,
     WorkerFailed,
 )
-from shardpool.supervisor.memory import Memory
-from shardpool.supervisor.notify import Notify
 from shardpool.supervisor.restart_policy import RestartPolicy
 from shardpool.supervisor.signals import Signals
 from shardpool.supervisor.stall import Progress, observe

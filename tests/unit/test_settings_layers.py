@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from shardpool.settings import TABLE, Kind, SettingsError, defaults, load, page
+from shardpool.settings import SettingsError, defaults, load, page
+from shardpool.settings_table import TABLE, Kind
 
 ROOT = Path(__file__).parents[2]
 

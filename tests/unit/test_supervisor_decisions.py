@@ -7,7 +7,8 @@ from shardpool.control import Drain, Homes, Stop
 from shardpool.exit_codes import ExitCode
 from shardpool.supervisor.child_spec import Role, child_specs
 from shardpool.supervisor.death import Death
-from shardpool.supervisor.decisions import (
+from shardpool.supervisor.decisions import decide, initial_state, next_wake
+from shardpool.supervisor.pool_state import (
     LIVE,
     Action,
     Announce,
@@ -30,9 +31,6 @@ from shardpool.supervisor.decisions import (
     Tick,
     WorkerDrained,
     WorkerFailed,
-    decide,
-    initial_state,
-    next_wake,
 )
 from shardpool.supervisor.restart_policy import RestartPolicy
 

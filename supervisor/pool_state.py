@@ -1,0 +1,184 @@
+"""What the supervisor's decisions are about: states, events, actions."""
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from shardpool.control import ToWorker
+from shardpool.exit_codes import ExitCode
+from shardpool.supervisor.child_spec import ChildSpec, Role
+from shardpool.supervisor.death import Death
+from shardpool.supervisor.restart_policy import RestartPolicy
+
+
+class Phase(Enum):
+    """What the pool as a whole is doing."""
+
+    STARTING = auto()
+    SERVING = auto()
+    DRAINING_ACCEPTORS = auto()
+    DRAINING_SHARDS = auto()
+    STOPPING_SHARDS = auto()
+    STOPPING_ACCEPTORS = auto()
+    STOPPING_ALL = auto()
+    ENDED = auto()
+
+
+class Status(Enum):
+    """What one place of the pool is doing."""
+
+    DOWN = auto()  # no process; one is started when `due` has come
+    STARTING = auto()  # process started, nothing heard
+    REGISTERED = auto()  # it can get control messages
+    READY = auto()
+    DRAINED = auto()
+    BROKEN = auto()  # breaker open: no process, none will be started
+    GONE = auto()  # ended while the pool stops
+
+
+LIVE = frozenset((Status.STARTING, Status.REGISTERED, Status.READY, Status.DRAINED))
+REACHABLE = frozenset((Status.REGISTERED, Status.READY, Status.DRAINED))
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """One place and what is in it."""
+
+    spec: ChildSpec
+    status: Status = Status.DOWN
+    pid: int = 0
+    started: float = 0.0
+    due: float = 0.0
+    deaths: tuple[float, ...] = ()
+    restarts: int = 0
+    failure: str = ""  # what it last reported as Failed, until it dies of it
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The settings that decisions depend on."""
+
+    drain_timeout: float = 30.0
+    stop_timeout: float = 5.0
+    restarts: RestartPolicy = field(default_factory=RestartPolicy)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Everything that decisions depend on."""
+
+    limits: Limits
+    children: tuple[Child, ...]
+    phase: Phase = Phase.STARTING
+    deadline: float | None = None  # of the phase
+    hard_deadline: float | None = None  # of all draining together
+    progress_due: float = 0.0
+    exit_code: ExitCode = ExitCode.OK
+
+    def child(self, process: int) -> Child:
+        """The place with this process index."""
+        return self.children[process - 1]
+
+    def of(self, role: Role) -> tuple[Child, ...]:
+        """All places of a role."""
+        return tuple(child for child in self.children if child.spec.role is role)
+
+
+# Events
+
+
+@dataclass(frozen=True, slots=True)
+class Spawned:
+    process: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnFailed:
+    process: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    process: int
+
+
+@dataclass(frozen=True, slots=True)
+class BecameReady:
+    process: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFailed:
+    process: int
+    reason: str
+    remedy: str
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerDrained:
+    process: int
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    process: int
+    death: Death
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    by: str
+    timeout: float | None = None  # None: drain_timeout
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+Event = (
+    Spawned | SpawnFailed | Registered | BecameReady | WorkerFailed | WorkerDrained | Died | StopAsked | Tick
+)  # fmt: skip
+
+# Actions
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    spec: ChildSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Finish what the dead producer had begun in shared memory, and ring whom it may have left asleep."""
+
+    process: int
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    spec: ChildSpec
+    message: ToWorker
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    process: int
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    line: str
+    error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """The pool is in this phase from now on."""
+
+    phase: Phase
+
+
+Action = Start | Settle | Send | Kill | Say | Announce
