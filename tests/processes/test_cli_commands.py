@@ -151,3 +151,30 @@ def test_ctrl_c_while_the_app_is_imported_leaves_nothing(apps: Path) -> None:
         while os.path.exists(f"/proc/{child}") and "Z" not in Path(f"/proc/{child}/stat").read_text().split(")")[1][:3]:
             assert time.monotonic() < deadline
             time.sleep(0.02)
+
+
+def test_affinity_limits_the_workers(apps: Path) -> None:
+    """P-1: shards by default are the CPUs that this process may use."""
+    one = min(os.sched_getaffinity(0))
+    command = ["taskset", "-c", str(one), sys.executable, "-m", "shardpool.supervisor.cli", "check", "good:app"]
+    answer = subprocess.run(command, cwd=apps, capture_output=True, text=True, timeout=40, check=True)
+    assert "workers = 1, acceptors = 1" in answer.stdout
+
+
+CPU_GROUPS = Path("/sys/fs/cgroup/cpu")
+
+
+@pytest.mark.skipif(not os.access(CPU_GROUPS / "cpu.cfs_quota_us", os.F_OK), reason="needs cgroup v1 as root")
+@pytest.mark.skipif(os.geteuid() != 0 or len(os.sched_getaffinity(0)) < 2, reason="needs root and two CPUs")
+def test_cgroup_quota_limits_the_workers(apps: Path) -> None:
+    """P-1: a quota of one CPU gives one shard, whatever the machine has."""
+    group = CPU_GROUPS / f"shardpool-test-{os.getpid()}"
+    group.mkdir()
+    try:
+        (group / "cpu.cfs_period_us").write_text("100000")
+        (group / "cpu.cfs_quota_us").write_text("150000")
+        script = f"echo $$ > {group}/cgroup.procs && exec {sys.executable} -m shardpool.supervisor.cli check good:app"
+        answer = subprocess.run(["sh", "-c", script], cwd=apps, capture_output=True, text=True, timeout=40, check=True)
+        assert "workers = 1, acceptors = 1" in answer.stdout
+    finally:
+        group.rmdir()
