@@ -56,7 +56,7 @@ class Actor(TurnObject):
         """
 
     def on_ready(self) -> Any:
-        """It was accepted and can be found."""
+        """It was accepted; its first messages follow."""
 
     def on_joined(self, outcome: JoinOutcome) -> Any:
         """A deferred Join ended; runs before the messages that waited."""

@@ -203,6 +203,10 @@ KIND_CONDITIONS: dict[str, Condition] = {
     "InternalFailure": Condition.INTERNAL,
 }
 NUMBERS: dict[int, Condition] = {condition.row.number: condition for condition in Condition}
+CLOSE_NAMES: dict[int, str] = {1000: "normal", 1001: "going_away", 1002: "websocket_protocol", 1006: "lost"}
+CLOSE_NAMES |= {1007: "invalid_utf8", 1009: "message_too_big"}
+CLOSE_NAMES |= {c.row.close: c.row.code for c in Condition if c.row.close is not None and c.row.close > 4000}
+CLOSE_NAMES |= {4503: "unavailable", 4529: "too_many_connections"}
 CODES: dict[str, Condition] = {condition.row.code: condition for condition in Condition}
 
 

@@ -22,7 +22,7 @@ class Members:
         self._actors: dict[int, Actor] = {}
         self._clients: bytes | None = b""
 
-    def __iter__(self) -> Iterator[Actor]:
+    def __iter__(self) -> Iterator[Any]:
         return iter(list(self._actors.values()))
 
     def __len__(self) -> int:
@@ -31,7 +31,7 @@ class Members:
     def __contains__(self, actor: object) -> bool:
         return any(member is actor for member in self._actors.values())
 
-    def get(self, id: str) -> Actor | None:
+    def get(self, id: str) -> Any:
         """The member with this id, or None."""
         return next((actor for actor in self._actors.values() if actor.id == id), None)
 
@@ -42,6 +42,10 @@ class Members:
             sessions = (actor._seat.session for actor in self._actors.values())
             self._clients = array("Q", [s.client for s in sessions if s is not None and s.client]).tobytes()
         return self._clients
+
+    def changed(self) -> None:
+        """Shard only: a member's session did."""
+        self._clients = None
 
     def add(self, actor: Actor) -> None:
         """Shard only."""
@@ -85,7 +89,7 @@ class Spot(TurnObject):
         """
 
     def on_ready(self) -> Any:
-        """It was accepted and can be found."""
+        """It was accepted; its first messages follow."""
 
     def on_close(self, reason: str) -> Any:
         """It ends; called once. Args: reason: "closed" or "shutdown"."""

@@ -1,0 +1,119 @@
+"""What every part of a shard's Python half needs: the C executor, the loop, the app, the settings."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import itertools
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from shardpool.app import Blueprint
+from shardpool.workers.kinds import Kind
+
+if TYPE_CHECKING:
+    from shardpool._core import Shard
+
+log = logging.getLogger("shardpool.shard")
+
+# (target, a, b, payload) -> None or a coroutine: one record of a kind that is no message.
+Step = Callable[[Any, int, int, bytes], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSettings:
+    """What a shard takes from the settings table; seconds, bytes, counts."""
+
+    ask_timeout: float = 30.0
+    send_timeout: float = 1.0
+    open_asks: int = 4096
+    time_budget: float = 0.010
+    frame_bytes: int = 65536
+    infra_bytes: int = 262144
+
+    @classmethod
+    def of(cls, table: dict[str, Any]) -> ShardSettings:
+        """Args: table: the whole settings table of the boot record."""
+        return cls(**{name: table[name] for name in cls.__slots__ if name in table})
+
+
+@dataclass(slots=True)
+class Counts:
+    """What this half counts for status; the C half counts its own."""
+
+    late_replies: int = 0
+    dropped_sends: int = 0
+    skipped_ticks: int = 0
+    timeouts: int = 0
+    failed: int = 0
+
+
+class Parcels:
+    """Python objects that travel by number in records within this shard."""
+
+    def __init__(self) -> None:
+        self._next = itertools.count(1)
+        self._held: dict[int, Any] = {}
+
+    def put(self, parcel: Any) -> int:
+        """Returns: the number to put into a record; never reused."""
+        number = next(self._next)
+        self._held[number] = parcel
+        return number
+
+    def take(self, number: int) -> Any:
+        """The parcel, once; None if it is not there any more."""
+        return self._held.pop(number, None)
+
+
+@dataclass(slots=True, eq=False)
+class ShardContext:
+    """The shard, as its parts see it. All of them run on its one thread."""
+
+    shard: Shard
+    loop: asyncio.AbstractEventLoop
+    number: int
+    shards: int
+    acceptors: int
+    blueprint: Blueprint
+    settings: ShardSettings
+    parcels: Parcels = field(default_factory=Parcels)
+    counts: Counts = field(default_factory=Counts)
+    steps: dict[int, Step] = field(default_factory=dict)
+    draining: bool = False
+
+    def process_of_shard(self, shard: int) -> int:
+        """Process index of a shard."""
+        return 1 + self.acceptors + shard
+
+    def process_of_client(self, client: int) -> int:
+        """Process index of a client's acceptor."""
+        return 1 + (client >> 56)
+
+    def step(self, target: Any, kind: int, a: int, b: int, payload: bytes) -> Any:
+        """The executor's way in for every record that is no message; in the object's turn."""
+        found = self.steps.get(kind)
+        if found is None:
+            log.error("%s got a record of kind %d, which nothing here sends: ignored", target, kind)
+            return None
+        return found(target, a, b, payload)
+
+    def now(self) -> float:
+        """Seconds of the monotonic clock, the same in all processes of the host."""
+        return monotonic()
+
+
+async def settled(value: Any) -> Any:
+    """The result of a callback that may be plain or async."""
+    return await value if inspect.isawaitable(value) else value
+
+
+def kind_name(kind: int) -> str:
+    """For logs."""
+    try:
+        return Kind(kind).name.lower()
+    except ValueError:
+        return str(kind)
