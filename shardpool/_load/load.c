@@ -3,6 +3,7 @@
 #define _GNU_SOURCE 1
 #include <Python.h>
 
+#include "broadcast.h"
 #include "probe.h"
 #include "run.h"
 
@@ -258,6 +259,12 @@ static PyObject *load_run(LoadObject *self, PyObject *args, PyObject *kwargs)
         !plan_from(self, &plan, seconds, rate, outstanding, senders, receive, grace) || !load_enter(self))
         return NULL;
     struct engine *engine = self->engine;
+    if (engine->ready == 0) {
+        self->busy = false;
+        PyErr_Format(PyExc_ConnectionError, "no connection to %s:%s is open%s%s", engine->host, engine->service,
+                     engine->error[0] != '\0' ? ": " : "; call connect() first", engine->error);
+        return NULL;
+    }
     struct rusage before, after;
     getrusage(RUSAGE_THREAD, &before);
     bool done = false, started = true, failed = false;
@@ -327,7 +334,26 @@ static PyType_Slot load_slots[] = {
 };
 static PyType_Spec load_spec = {.name = "shardpool._load.Load", .basicsize = sizeof(LoadObject), .flags = Py_TPFLAGS_DEFAULT, .slots = load_slots};
 
+static PyObject *module_broadcast(PyObject *Py_UNUSED(module), PyObject *argument)
+{
+    int listener = PyObject_AsFileDescriptor(argument), status = 0;
+    struct broadcast *broadcast = listener < 0 ? NULL : calloc(1, sizeof *broadcast);
+    if (broadcast == NULL)
+        return listener < 0 ? NULL : PyErr_NoMemory();
+    if (broadcast_begin(broadcast, listener) == 0) {
+        while (status == 0 && PyErr_CheckSignals() == 0) {
+            Py_BEGIN_ALLOW_THREADS
+            status = broadcast_turn(broadcast);
+            Py_END_ALLOW_THREADS
+        }
+    }
+    close(broadcast->epoll);
+    free(broadcast);
+    return PyErr_Occurred() ? NULL : PyErr_SetFromErrno(PyExc_OSError);
+}
+
 static PyMethodDef module_methods[] = {
+    {"broadcast", module_broadcast, METH_O, "Serve a listening socket: each frame read goes to every connection. Ends by signal."},
     {"ping_pong", module_ping_pong, METH_NOARGS, "Median nanoseconds of a round trip between two CPUs; 0.0 with one CPU."},
     {NULL, NULL, 0, NULL},
 };

@@ -3,7 +3,7 @@
 #ifndef SHARDPOOL_LOAD_RUN_H
 #define SHARDPOOL_LOAD_RUN_H
 
-#include "connection.h"
+#include "receive.h"
 
 static int wait_events(struct engine *engine, struct epoll_event *events, uint64_t until)
 {
