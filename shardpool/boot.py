@@ -100,15 +100,19 @@ def become_worker(boot: Boot) -> None:
     die_with_parent(boot.supervisor_pid)
     setproctitle.setproctitle(boot.title)
     # Ctrl-C and systemd's SIGTERM may reach the whole group. Draining is the supervisor's decision and comes as
-    # a control message; what does not obey gets SIGKILL, which needs no handler here.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    # a control message; what does not obey gets SIGKILL, which needs no handler here. Not SIG_IGN: programs that
+    # user code starts would inherit that, and could not be terminated.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _leave_to_supervisor)
     # The supervisor asks a stalled worker for its stack with SIGUSR2; faulthandler answers from the signal
     # context, so that it works while a handler never returns.
     faulthandler.register(signal.SIGUSR2, all_threads=True)
     if boot.cpu is not None:
         os.sched_setaffinity(0, {boot.cpu})
+
+
+def _leave_to_supervisor(number: int, frame: object) -> None:
+    """A signal that is none of a worker's business."""
 
 
 def die_with_parent(parent: int) -> None:

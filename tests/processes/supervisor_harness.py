@@ -20,6 +20,16 @@ from shardpool.supervisor.supervisor import Plan, Supervisor
 WORKER = str(Path(__file__).with_name("supervisor_fake_worker.py"))
 
 
+class StalledMemory(Memory):
+    """Shows the first shard in one handler since the start of time, if FAKE_STALL is set."""
+
+    def counters(self, process: int) -> dict[str, int]:
+        counters = super().counters(process)
+        if process == 2 and "FAKE_STALL" in os.environ:
+            counters |= {"running_slot": 17, "running_since_ns": 1}
+        return counters
+
+
 def main(name: str, flags: str) -> int:
     os.umask(0o077)
     settings = load(None, {}, json.loads(flags)).with_processes(2).values
@@ -39,7 +49,7 @@ def main(name: str, flags: str) -> int:
         stop_on_hangup=False,
     )
     notify = Notify(os.environ.get("NOTIFY_SOCKET"))
-    code = Supervisor(plan, Memory.create(settings), Console(), notify).run()
+    code = Supervisor(plan, StalledMemory.create(settings), Console(), notify).run()
     runtime_dir.remove(run_dir)
     return int(code)
 

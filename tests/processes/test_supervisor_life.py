@@ -211,6 +211,22 @@ def test_signal_drains(start: Callable[..., Pool], number: int) -> None:
     assert ("shard-0", "Drain") in pool.heard()
 
 
+def test_signals_to_workers_are_left_to_the_supervisor(start: Callable[..., Pool]) -> None:
+    """P-17: Ctrl-C or a service manager that signals the whole group: workers drain when told to, not before."""
+    pool = start().up()
+    pids = pool.pids()
+    for pid in pids.values():
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(pid, number)
+        # Handled, not ignored: what user code starts must not inherit it.
+        status = Path(f"/proc/{pid}/status").read_text().split()
+        ignored = int(status[status.index("SigIgn:") + 1], 16)
+        assert not ignored & (1 << (signal.SIGTERM - 1) | 1 << (signal.SIGINT - 1) | 1 << (signal.SIGHUP - 1))
+    assert pool.pids() == pids
+    assert pool.command("stop").returncode == 0
+    assert pool.end() == ExitCode.OK
+
+
 def test_drain_that_does_not_end_is_cut_at_its_deadline(start: Callable[..., Pool]) -> None:
     """P-17: stop --timeout bounds draining; workers that ignore everything are killed and the exit code says so."""
     pool = start({"FAKE_SHARD_0": "undrained", "FAKE_SHARD_1": "deaf"}).up()
@@ -347,3 +363,23 @@ def test_service_manager_learns_ready_and_stopping(start: Callable[..., Pool], t
             assert pool.end() == 0
         finally:
             os.unlink(path)
+
+
+def test_stalled_shard_is_reported_with_its_stack(start: Callable[..., Pool]) -> None:
+    """P-4, O-4, O-8: from outside the shard, once; status shows in which object since when, and the shard lives on."""
+    pool = start({"FAKE_STALL": "1"}, {"stall_after": 0.5}).up()
+    shard = pool.pids()["shard-0"]
+    wait_for(lambda: 'supervisor_fake_worker.py", line' in pool.said(), "the stack")
+    assert f"shard 1 (pid {shard}) has been in one handler (object slot 17)" in pool.said()
+    [row] = [row for row in pool.status()["processes"] if row["pid"] == shard]
+    assert row["running"]["slot"] == 17
+    assert "shard 1 has been in one handler for" in pool.command("status").stdout
+    assert pool.pids()["shard-0"] == shard
+    assert pool.said().count("has been in one handler") == 1
+
+
+def test_stalled_shard_is_restarted_by_policy(start: Callable[..., Pool]) -> None:
+    """P-4: killed and started again, where the operator wants that."""
+    pool = start({"FAKE_STALL": "1"}, {"stall_after": 1.0, "stall_policy": "restart"}).up()
+    wait_for(lambda: "shard 1 is started again now" in pool.said(), "the restart")
+    assert "killed" in pool.said()
