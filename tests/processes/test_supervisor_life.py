@@ -115,6 +115,17 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Pool]]:
     shutil.rmtree(directory)
 
 
+def can_bind(host: str, port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+            probe.listen()
+        except OSError:
+            return False
+    return True
+
+
 def alive(pids: set[int]) -> set[int]:
     found = set()
     for pid in pids:
@@ -262,9 +273,8 @@ def test_nothing_is_left_after_sigkill_and_the_next_start_works(start: Callable[
     pool.end()
     wait_for(lambda: not alive(workers), "workers to die", 2.0)
     assert set(os.listdir("/dev/shm")) <= names
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind((host, int(port)))
+    # A killed process is a zombie while its last thread still lets go of the descriptors.
+    wait_for(lambda: can_bind(host, int(port)), "the port", 2.0)
     assert pool.command("status").returncode == ExitCode.NOT_RUNNING
     assert (pool.directory / "shardpool" / "demo" / "local.sock").exists()
     again = start().up()
