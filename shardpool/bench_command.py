@@ -9,11 +9,14 @@ import resource
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import urlsplit
 
-from shardpool._load import Load, Result
+from shardpool._load import Load
 from shardpool.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from shardpool._load import Result
 
 _EXAMPLES = """\
 examples:

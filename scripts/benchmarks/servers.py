@@ -43,7 +43,7 @@ def ours(app: str, *, transport: Transport = "tcp", framing: Framing = "bare", w
     attribute = app if framing == "session" or app == "room" else f"{app}_bare"
     main = "from shardpool.supervisor.cli import main; raise SystemExit(main())"
     command = (sys.executable, "-c", main, "serve", f"apps:{attribute}", "--bind", f"{transport}://127.0.0.1:{{port}}")
-    limits = ("--connections", "20000", "--connections-per-address", "20000", "--handshakes-per-second", "100000")
+    limits = ("--connections", "4000", "--connections-per-address", "4000", "--handshakes-per-second", "100000")
     size = ("--workers", str(workers), "--acceptors", "1", "--name", "bench-{port}", "--log-level", "warning")
     name = "shardpool" if framing == "bare" else "shardpool (session protocol)"
     return Contender(name, (*command, *size, *limits), transport, framing)
