@@ -153,8 +153,8 @@ class Ask(Wish, Generic[R]):
 
         Raises: InvalidOperation: outside a turn, or in an object that shares no Spot's gate; nothing was submitted.
         """
-        self._runtime.check_yielding(self._seat, self._described)
         self._use()
+        self._runtime.check_yielding(self._seat, self._described)
         return self._run(True)
 
     async def _run(self, yielding: bool) -> R:
@@ -183,8 +183,8 @@ class Create(Wish):
 
     def yielding(self) -> Awaitable[CreateOutcome]:
         """Wait with the Spot's gate given back; see Ask.yielding."""
-        self._runtime.check_yielding(self._seat, self._described)
         self._use()
+        self._runtime.check_yielding(self._seat, self._described)
         return self._runtime.create(self._seat, *self._arguments, True)
 
 

@@ -12,7 +12,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from shardpool.app import Blueprint
-from shardpool.workers.kinds import Kind
+from shardpool.workers.kinds import FLAG_LIFECYCLE, Kind
 
 if TYPE_CHECKING:
     from shardpool._core import Shard
@@ -100,6 +100,14 @@ class ShardContext:
             log.error("%s got a record of kind %d, which nothing here sends: ignored", target, kind)
             return None
         return found(target, a, b, payload)
+
+    def place(self, address: int, kind: Kind, a: int = 0, payload: bytes = b"") -> bool:
+        """Put a lifecycle record straight into the lane of an object of this shard.
+
+        A posted one comes through this shard's own link, behind the application records that are in the lane by then;
+        what a turn does to its own object must come before them. Returns: False: no memory.
+        """
+        return self.shard.place(address, [(int(kind), FLAG_LIFECYCLE, a, 0, payload)])
 
     def now(self) -> float:
         """Seconds of the monotonic clock, the same in all processes of the host."""

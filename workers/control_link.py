@@ -1,50 +1,52 @@
-"""A worker's end of the control socket, on its event loop: typed messages to and from the supervisor."""
+"""A worker's end of the control socket, for a loop that is not asyncio's.
 
-from __future__ import annotations
+The socket's descriptor is edge-triggered: it becomes readable when something may have changed, and looking at the
+socket takes that away. So after every send and every wake, `receive` is called until it says that nothing is there.
+"""
 
-import asyncio
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import msgspec
 import zmq
 
-from shardpool import control
-from shardpool.boot import Boot
-from shardpool.control import FromWorker, ToWorker
-
-LINGER_MS = 1000
+from shardpool.control import FromWorker, ToWorker, decode_to_worker, encode
 
 
 class ControlLink:
-    """Args: receive: called with each message, on the loop."""
+    """Messages to and from the supervisor.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, boot: Boot, receive: Callable[[ToWorker], None]) -> None:
-        self._loop = loop
-        self._receive = receive
-        self._context = zmq.Context(1)
+    Args: address: of its socket (ipc://). identity: the worker's, as in Boot.identity.
+    """
+
+    def __init__(self, address: str, identity: str) -> None:
+        self._context = zmq.Context(io_threads=1)
         self._socket = self._context.socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.IDENTITY, boot.identity.encode())
-        self._socket.setsockopt(zmq.LINGER, LINGER_MS)
-        self._socket.connect(boot.control)
-        self._fd = int(self._socket.getsockopt(zmq.FD))
-        loop.add_reader(self._fd, self._read)
+        self._socket.setsockopt(zmq.IDENTITY, identity.encode())
+        self._socket.setsockopt(zmq.LINGER, 500)
+        self._socket.connect(address)
+
+    @property
+    def fd(self) -> int:
+        """What to watch for reading."""
+        return int(self._socket.getsockopt(zmq.FD))
 
     def send(self, message: FromWorker) -> None:
-        """Queue a message; it leaves in the background."""
-        self._socket.send(control.encode(message))
-        # ZeroMQ's descriptor tells of changes only: what arrived during the send would not show again.
-        self._loop.call_soon(self._read)
+        """Send; `receive` must be called afterwards."""
+        self._socket.send(encode(message))
+
+    def receive(self) -> Iterator[ToWorker]:
+        """Everything that has come; what is not understood is skipped."""
+        while True:
+            try:
+                body = self._socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            try:
+                yield decode_to_worker(body)
+            except msgspec.DecodeError:
+                continue
 
     def close(self) -> None:
-        """Close; what was queued still goes out, for a second at most."""
-        self._loop.remove_reader(self._fd)
-        self._context.destroy(linger=LINGER_MS)
-
-    def _read(self) -> None:
-        while not self._socket.closed and int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-            body = self._socket.recv(zmq.NOBLOCK)
-            try:
-                message = control.decode_to_worker(body)
-            except msgspec.DecodeError:
-                continue  # of a version that knows more than this one
-            self._receive(message)
+        """Send what waits, for at most half a second."""
+        self._socket.close()
+        self._context.term()

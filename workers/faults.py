@@ -37,7 +37,7 @@ class Faults:
         """Log a callback that raised and whose failure ends nothing else."""
         self._context.counts.failed += 1
         if isinstance(error, ShardpoolError):
-            log.warning("%s: %s raised %s: %s", label_of(target), callback, error.kind, shown(str(error)))
+            log.warning("%s: %s raised %s: %s", label_of(target), callback, error.kind, escaped(str(error)))
         else:
             log.error("%s: %s raised", label_of(target), callback, exc_info=error)
 
@@ -61,7 +61,7 @@ class Faults:
             log.info("%s: %s: %s", label, sentence, shown(payload))
             return body_of(Condition.UNKNOWN_MESSAGE.error(sentence))
         if isinstance(error, ShardpoolError):
-            log.warning("%s answered a %s with %s: %s", label, kind_name(kind), error.kind, shown(str(error)))
+            log.warning("%s answered a %s with %s: %s", label, kind_name(kind), error.kind, escaped(str(error)))
             return body_of(error)
         if isinstance(error, asyncio.CancelledError):
             log.warning("%s: the turn for a %s was cancelled: %s", label, kind_name(kind), error)
@@ -103,6 +103,11 @@ def shown(text: bytes | str) -> str:
     """Foreign text for logs: escaped, on one line, cut."""
     cut = repr(text[:_SHOWN_BYTES])
     return cut if len(text) <= _SHOWN_BYTES else f"{cut}… ({len(text):,} in all)"
+
+
+def escaped(text: str) -> str:
+    """Text that may quote a client, for logs: on one line, cut."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[:_SENTENCE_CHARS])
 
 
 def _ran_user_code(error: BaseException) -> bool:

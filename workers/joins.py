@@ -83,12 +83,8 @@ class Joins:
             raise Condition.CAPACITY.error(f"{described}: {JOINS_MAX} Joins in one handler is the most")
         if sum(len(intent.request) for intent in of_turn) + len(request) > JOIN_BYTES_TOTAL_MAX:
             raise Condition.CAPACITY.error(f"{described}: the requests of one handler may have 8 MiB together")
-        if not of_turn:
-            outcome = Outcome(self._context.shard.post(seat.address, Kind.JOIN, turn))
-            if outcome is not Outcome.ACCEPTED:
-                raise Condition.CAPACITY.error(
-                    f"{described}: {seat.label} has too much lifecycle work ({outcome.name})"
-                )
+        if not of_turn and not self._context.place(seat.address, Kind.JOIN, turn):
+            raise Condition.CAPACITY.error(f"{described}: this shard has no memory for it; raise arena_bytes")
         mine.append(Intent(turn, kind.name, id, request, self._context.now() + timeout))
 
     def drop(self, address: int) -> None:

@@ -58,6 +58,9 @@ class SlotKind(IntEnum):
     SPOT = 4
 
 
+FLAG_LIFECYCLE = 0x8000  # of a record in the lifecycle lane
+
+
 def shard_of(address: int) -> int:
     """Number of the shard that an object address names."""
     return address >> 56

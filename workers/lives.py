@@ -216,8 +216,7 @@ class Lives:
         """End an object after its turn; False for a Spot with members."""
         if isinstance(target, EntrySpot) or (isinstance(target, Spot) and len(target.members)):
             return False
-        self._insistence.post(lambda: seat.address, Kind.CLOSE, payload=b"closed")
-        return True
+        return self._context.place(seat.address, Kind.CLOSE, payload=b"closed")
 
     async def _close(self, target: Any, a: int, b: int, payload: bytes) -> None:
         if isinstance(target, Spot) and len(target.members):

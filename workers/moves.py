@@ -169,7 +169,7 @@ class Moves:
                 self._faults.report(actor, "capture", error)
             failed = JoinOutcome(intent.id, False, error=body_of(error).error())
             number = self._context.parcels.put((failed, rest))
-            self._insistence.post(lambda: seat.address, Kind.JOINED, number)
+            self._context.place(seat.address, Kind.JOINED, number)
             return
         self._leaving[seat.address] = Departure(actor, intent, rest, state)
         self._context.shard.seal(seat.address)
@@ -221,10 +221,9 @@ class Moves:
     def _stay(self, departure: Departure, outcome: JoinOutcome) -> None:
         address = departure.actor._seat.address
         number = self._context.parcels.put((outcome, departure.rest))
-        shard = self._context.shard
-        # Both in one breath: lifecycle goes first, so the completion runs before the messages that waited.
-        shard.unseal(address)
-        self._insistence.post(lambda: address, Kind.JOINED, number)
+        # Lifecycle goes first, so the completion runs before the messages that waited.
+        self._context.place(address, Kind.JOINED, number)
+        self._context.shard.unseal(address)
 
     def _gone(self, departure: Departure) -> None:
         actor = departure.actor

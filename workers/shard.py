@@ -22,7 +22,7 @@ import uvloop
 from shardpool._core import Node, Shard, Table
 from shardpool.app import Blueprint
 from shardpool.boot import Boot, become_worker, read_boot
-from shardpool.control import Drain, Drained, Failed, Ready, Register, Stop, ToWorker
+from shardpool.control import Drain, Drained, Failed, FromWorker, Ready, Register, Stop, ToWorker
 from shardpool.errors import Condition
 from shardpool.exit_codes import ExitCode
 from shardpool.loading import AppNotLoaded, load_app
@@ -43,7 +43,8 @@ class ShardProcess:
         self._boot = boot
         self._loop = loop
         self._exit: asyncio.Future[int] = loop.create_future()
-        self._control = ControlLink(loop, boot, self._receive)
+        self._control = ControlLink(boot.control, boot.identity)
+        loop.add_reader(self._control.fd, self._look_at_control)
         self._settings = ShardSettings.of(boot.settings)
         self._budget_ns = int(self._settings.time_budget * 1e9)
         self._pump_planned = False
@@ -54,7 +55,7 @@ class ShardProcess:
 
     async def live(self) -> int:
         """Start, serve, end. Returns: the exit code."""
-        self._control.send(Register("shard", self._boot.index, os.getpid()))
+        self._say(Register("shard", self._boot.index, os.getpid()))
         try:
             try:
                 blueprint = load_app(self._boot.app)
@@ -68,10 +69,11 @@ class ShardProcess:
                 reason = f"on_start of app {blueprint.app.name!r} raised {type(error).__name__}: {error}"
                 return self._failed(reason, "The traceback is in the log; correct it and start again")
             self._loop.add_reader(self._boot.doorbells[self._boot.process], self._ring)
-            self._control.send(Ready())
+            self._say(Ready())
             self._plan_pump()
             return await self._exit
         finally:
+            self._loop.remove_reader(self._control.fd)
             self._control.close()
 
     def _build(self, blueprint: Blueprint) -> None:
@@ -91,7 +93,7 @@ class ShardProcess:
         hooks.runtime = self._runtime = ShardRuntime(context, Table)
 
     def _failed(self, reason: str, remedy: str) -> int:
-        self._control.send(Failed(reason, remedy, int(ExitCode.APP)))
+        self._say(Failed(reason, remedy, int(ExitCode.APP)))
         return int(ExitCode.APP)
 
     def _plan_pump(self) -> None:
@@ -124,11 +126,20 @@ class ShardProcess:
             return
         if self._drain_asked and not self._busy():
             self._drain_asked = False
-            self._control.send(Drained())
+            self._say(Drained())
 
     def _busy(self) -> bool:
         assert self._runtime is not None
         return bool(len(self._runtime.turns) or len(self._runtime.insistence) or len(self._runtime.asks))
+
+    def _say(self, message: FromWorker) -> None:
+        self._control.send(message)
+        self._loop.call_soon(self._look_at_control)
+
+    def _look_at_control(self) -> None:
+        if not self._exit.done():
+            for message in self._control.receive():
+                self._receive(message)
 
     def _receive(self, message: ToWorker) -> None:
         match message:
