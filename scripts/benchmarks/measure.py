@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.processes import read_usage
 from benchmarks.scenarios import Metric, Scenario, Target
 from benchmarks.servers import Contender, Framing, Server, ServerError, running
+
+if TYPE_CHECKING:
+    from shardpool._load import Result
 
 
 @dataclass(frozen=True)
@@ -100,18 +103,14 @@ def measure_once(
     """Connect, warm up, measure. Raises: ServerError: a wrong, missing or failed reply."""
     client = server.load(connections)
     try:
-        client.run(pace.warm_up, **load)
+        check_complete(server, client.run(pace.warm_up, **load))
         before, others_before = read_usage(server.pid), [read_usage(other.pid) for other in others]
         result = client.run(pace.seconds, **load)
         used = read_usage(server.pid).since(before)
         idle = [read_usage(other.pid).since(earlier) for other, earlier in zip(others, others_before, strict=True)]
     finally:
         client.close()
-    if result["errors"] or result["unfinished"] or not result["messages"]:
-        raise ServerError(
-            f"{server.contender.name}: {result['errors']} errors, {result['unfinished']} of {result['sent']} messages"
-            f" without reply: {result['error']}"
-        )
+    check_complete(server, result)
     messages = result["messages"]
     latency = {name: value for name, value in result["latency_us"].items() if isinstance(value, float)}
     return Sample(
@@ -122,6 +121,15 @@ def measure_once(
         client_us=(result["cpu_user"] + result["cpu_system"]) / messages * 1e6,
         others_cpu=sum(sum(usage.values()) for usage in idle) / result["seconds"],
     )
+
+
+def check_complete(server: Server, result: "Result") -> None:
+    """Raise ServerError unless every message had its reply, and a right one."""
+    if result["errors"] or result["unfinished"] or not result["messages"]:
+        raise ServerError(
+            f"{server.contender.name}: {result['errors']} errors, {result['unfinished']} messages not sent or without"
+            f" reply beside {result['messages']} with one. {result['error']}"
+        )
 
 
 def compare(target: Target, framing: Framing, mine: Sequence[Sample], theirs: Sequence[Sample]) -> Comparison:
