@@ -22,6 +22,7 @@ from shardpool.boot import Boot, become_worker, read_boot
 from shardpool.control import Drain, Drained, Failed, Homes, Ready, Register, Stop
 from shardpool.errors import Condition, ErrorBody
 from shardpool.exit_codes import ExitCode
+from shardpool.workers import logs
 from shardpool.workers.acceptor_settings import AcceptorSettings
 from shardpool.workers.clients import AppFacts, Clients
 from shardpool.workers.control_link import ControlLink
@@ -180,8 +181,7 @@ def main() -> None:
     """Entry point of the process."""
     boot = read_boot(sys.argv)
     become_worker(boot)
-    level = str(boot.settings.get("log_level", "info")).upper()
-    logging.basicConfig(level=level, format=f"shardpool: {boot.identity}: %(message)s")
+    logs.set_up(boot.identity, str(boot.settings["log_level"]))
     link = ControlLink(boot.control, boot.identity)
     link.send(Register(boot.role, boot.index, os.getpid()))
     try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from http import HTTPStatus
 from urllib.parse import urlsplit
 
 import h11
@@ -143,7 +144,7 @@ class Conversation:
         if known and file.etag.encode() in [tag.strip() for tag in known.split(b",")]:
             return Respond(self._sent(304, common, b""), self._closes)
         headers = [*common, ("Content-Type", file.type), ("Content-Length", str(file.size))]
-        head = self._h11.send(h11.Response(status_code=200, headers=headers))
+        head = self._h11.send(h11.Response(status_code=200, headers=headers, reason="OK"))
         if head_only:
             return Respond(head + self._h11.send(h11.EndOfMessage()), self._closes)
         if file.size > WHOLE_BYTES_MAX:
@@ -177,6 +178,6 @@ class Conversation:
 
     def _sent(self, status: int, headers: list[tuple[str, str]], body: bytes) -> bytes:
         fields = headers if status == 304 else [*headers, ("Content-Length", str(len(body)))]
-        head: bytes = self._h11.send(h11.Response(status_code=status, headers=fields))
+        head: bytes = self._h11.send(h11.Response(status_code=status, headers=fields, reason=HTTPStatus(status).phrase))
         # h11 leaves the body of an answer to HEAD out
         return head + self._h11.send(h11.Data(body)) + self._h11.send(h11.EndOfMessage())
