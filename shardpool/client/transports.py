@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Protocol, cast
 
 import wsproto
 from wsproto import events
@@ -53,8 +53,8 @@ class Transport(asyncio.Protocol):
         self._writable.set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._socket = transport
+        # A cast, not a check: uvloop's transports do not derive from asyncio's.
+        self._socket = cast(asyncio.Transport, transport)
         self._receiver.opened()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -147,9 +147,9 @@ class WebSocketTransport(Transport):
         self._refusal: tuple[int, bytes] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._socket = transport
-        transport.write(self._ws.send(events.Request(host=self._address.authority, target=self._address.target)))
+        # A cast, not a check: uvloop's transports do not derive from asyncio's.
+        self._socket = cast(asyncio.Transport, transport)
+        self._socket.write(self._ws.send(events.Request(host=self._address.authority, target=self._address.target)))
 
     def data_received(self, data: bytes) -> None:
         self._receiver.touched()

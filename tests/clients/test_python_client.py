@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import uvloop
 
 from shardpool import CapacityExceeded, DeadlineExceeded, InvalidOperation, ProtocolError, TypeMismatch
 from shardpool import Request as TypedRequest
@@ -42,11 +43,14 @@ class TypedEcho(TypedRequest[Echo], tag="echo"):
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
+    """On both event loops: uvloop's transports are not asyncio's."""
+
     async def limited() -> None:
         async with asyncio.timeout(30):
             await test()
 
     asyncio.run(limited())
+    uvloop.run(limited())
 
 
 async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
