@@ -67,7 +67,8 @@ static inline bool sp_output_append(struct sp_engine *e, struct sp_connection *c
 {
     uint8_t head[10 + 16];
     unsigned size = sp_output_header(head, (enum sp_framing)c->framing, text, prefix_length + length);
-    memcpy(head + size, prefix, prefix_length);
+    if (prefix_length > 0)
+        memcpy(head + size, prefix, prefix_length);
     size += prefix_length;
     if (!sp_output_permits(e, c, size + length))
         return false;
@@ -79,7 +80,8 @@ static inline bool sp_output_append(struct sp_engine *e, struct sp_connection *c
         return false;
     }
     memcpy(place, head, size);
-    memcpy(place + size, body, length);
+    if (length > 0)
+        memcpy(place + size, body, length);
     c->out.end += size + length;
     sp_engine_dirty(e, c);
     sp_output_pause(e, c);

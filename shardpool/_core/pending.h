@@ -94,7 +94,9 @@ static inline enum sp_posted sp_post(struct sp_engine *e, struct sp_pending p)
         e->pending = pending;
         e->pending_capacity = capacity;
     }
-    if (p.length > 0) {
+    if (p.length == 0) {
+        p.payload = NULL; /* the caller's pointer must not be kept, let alone freed */
+    } else {
         uint8_t *copy = malloc(p.length);
         if (copy == NULL) {
             e->failed = true;
