@@ -37,6 +37,10 @@ class Unaddressed(Struct, tag="\0"):
     handler is all there is: adding a second handler must not change what clients may leave out."""
 
 
+class UnaddressedNumber(Struct, tag=-(1 << 62)):
+    """The same where messages are named by number; msgspec does not mix the two."""
+
+
 encode_json: Encode = msgspec.json.Encoder().encode
 encode_msgpack: Encode = msgspec.msgpack.Encoder().encode
 decode_msgpack: Decode = msgspec.msgpack.Decoder().decode
@@ -84,5 +88,6 @@ def reply_type(message: type) -> Any:
     return Any
 
 
-def _union(messages: list[type]) -> Any:
-    return reduce(operator.or_, messages, Unaddressed)
+def _union(messages: list[Any]) -> Any:
+    numbered = any(isinstance(message.__struct_config__.tag, int) for message in messages if message is not bytes)
+    return reduce(operator.or_, messages, UnaddressedNumber if numbered else Unaddressed)

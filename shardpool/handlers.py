@@ -240,9 +240,8 @@ def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
     hints = dict(getattr(function, "__annotations__", {}))
     if any(isinstance(hint, str) for hint in hints.values()):
         # Only parameters are resolved: a return type under `if TYPE_CHECKING` is nobody's business here.
-        bare = types.FunctionType(function.__code__, function.__globals__)
-        bare.__annotations__ = {name: hint for name, hint in hints.items() if name != "return"}
-        return typing.get_type_hints(bare)
+        holder = types.SimpleNamespace(__annotations__={name: hint for name, hint in hints.items() if name != "return"})
+        return typing.get_type_hints(holder, function.__globals__)
     return hints
 
 
