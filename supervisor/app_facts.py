@@ -51,13 +51,21 @@ def ask_app(app: str, timeout: float, waiting: Callable[[str], None], command: l
     parent = os.getpid()
     # Its own group: Ctrl-C is ours to answer. An import that hangs must not outlive a supervisor that is killed;
     # preexec_fn is safe here, before ZeroMQ has started its threads.
-    with subprocess.Popen(
-        argv,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        process_group=0,
-        preexec_fn=lambda: die_with_parent(parent),
-    ) as child:
+    try:
+        child = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            process_group=0,
+            preexec_fn=lambda: die_with_parent(parent),
+        )
+    except OSError as error:
+        raise Refusal(
+            f"cannot run {argv[0]} as uid {os.geteuid()}: {error.strerror}",
+            "install Python and the app where that user can read them",
+            ExitCode.CONFIG,
+        ) from None
+    with child:
         try:
             output = _wait(child, app, timeout, waiting)
         finally:

@@ -50,6 +50,7 @@ def apps(tmp_path: Path) -> Path:
     (tmp_path / "empty.py").write_text("app = 3\nprint('noise on stdout')\n")
     (tmp_path / "slow.py").write_text("import time\ntime.sleep(600)\n")
     (tmp_path / "exits.py").write_text("import os\nos._exit(9)\n")
+    (tmp_path / "run").mkdir(mode=0o700)
     return tmp_path
 
 
@@ -96,7 +97,7 @@ def test_help_has_examples() -> None:
 )
 def test_mistake_is_one_line_with_its_exit_code(apps: Path, arguments: list[str], code: ExitCode, part: str) -> None:
     """O-2, P-20: what was asked, what was found, what to do; no traceback; documented exit code."""
-    answer = shardpool(*arguments, cwd=apps, XDG_RUNTIME_DIR=str(apps))
+    answer = shardpool(*arguments, cwd=apps, XDG_RUNTIME_DIR=str(apps / "run"))
     assert answer.returncode == code, answer.stderr
     assert part in answer.stderr
     assert "Traceback" not in answer.stderr
