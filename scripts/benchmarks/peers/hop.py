@@ -224,8 +224,8 @@ def main() -> None:
     parser.add_argument("--grain", choices=["message", "read"], default="message")
     parser.add_argument("--loop", type=int, default=0)
     options = parser.parse_args()
-    end_at_once()
     name = f"hop-{uuid.uuid4().hex[:12]}"
+    end_at_once(f"/dev/shm/sem.*{name}*")
     requests: Pipe
     replies: Pipe
     if options.queue == "cloudtoid":
