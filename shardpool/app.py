@@ -13,7 +13,7 @@ from typing import Any, TypeVar, overload
 from shardpool.actor import Actor
 from shardpool.codecs import Codec
 from shardpool.errors import AlreadyExists, NotConfigured, TypeMismatch
-from shardpool.handlers import Dispatch, compile_class
+from shardpool.handlers import Dispatch, compile_class, parameter_type
 from shardpool.objects import TurnObject
 from shardpool.session import Session
 from shardpool.spot import EntrySpot, Spot
@@ -200,6 +200,8 @@ class App:
             types[spot.__name__] = ObjectType(spot, compile_class(spot, Spot, self.codec))
         entry = self._entry if self._entry is not None else next(iter(self._actors.values()))[0]
         session = self._session if self._session is not None else Session
+        for registered in types.values():
+            _check_requests(registered.cls)
         return Blueprint(
             app=self,
             entry=types[entry.__name__],
@@ -216,6 +218,13 @@ class App:
             raise AlreadyExists(f"app {self.name!r} has a {cls.__name__} already; names are addresses: rename one")
         if len(cls.__name__.encode()) > NAME_BYTES_MAX:
             raise TypeMismatch(f"{cls.__name__}: a class's name has {NAME_BYTES_MAX} bytes at most; shorten it")
+
+
+def _check_requests(cls: type[TurnObject]) -> None:
+    """Resolve the request types of the deciding callbacks now, not when the first one comes."""
+    for callback, index in (("on_create", 1), ("on_actor_join", 2)):
+        if hasattr(cls, callback):
+            parameter_type(getattr(cls, callback), index)
 
 
 E2 = TypeVar("E2", bound=StrEnum)

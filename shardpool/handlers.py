@@ -150,11 +150,15 @@ def compile_class(cls: type, base: type, codec: Codec) -> Dispatch:
 
 
 def parameter_type(function: Callable[..., Any], index: int) -> Any:
-    """Annotation of a method's parameter. Args: index: 1 is the first after self. Returns: Any if there is none."""
+    """Annotation of a method's parameter.
+
+    Args: index: 1 is the first after self. Returns: Any if there is none.
+    Raises: TypeMismatch: it names something that the module does not have.
+    """
     parameters = list(inspect.signature(function).parameters.values())
     if index >= len(parameters):
         return Any
-    return _annotations(function).get(parameters[index].name, Any)
+    return _annotation(function.__qualname__, function, parameters[index], Any)
 
 
 def _methods(cls: type) -> dict[str, Callable[..., Any]]:
@@ -223,26 +227,26 @@ def _message_types(where: str, function: Callable[..., Any], parameter: inspect.
             f"{where}: `{parameter.name}` has no annotation. Say which message it takes, as in "
             f'`{parameter.name}: Move` with `class Move(Struct, tag="move")`, or drop it for a message without a body'
         )
-    try:
-        annotation = _annotations(function)[parameter.name]
-    except NameError as error:
-        raise TypeMismatch(
-            f"{where}: the annotation {parameter.annotation!r} names {error.name!r}, which its module does not have. "
-            "Define message types at the top of the module, not under `if TYPE_CHECKING`"
-        ) from None
+    annotation = _annotation(where, function, parameter, parameter.annotation)
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         members: list[type] = list(typing.get_args(annotation))
         return members
     return [annotation]
 
 
-def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
-    hints = dict(getattr(function, "__annotations__", {}))
-    if any(isinstance(hint, str) for hint in hints.values()):
-        # Only parameters are resolved: a return type under `if TYPE_CHECKING` is nobody's business here.
-        holder = types.SimpleNamespace(__annotations__={name: hint for name, hint in hints.items() if name != "return"})
-        return typing.get_type_hints(holder, function.__globals__)
-    return hints
+def _annotation(where: str, function: Callable[..., Any], parameter: inspect.Parameter, missing: Any) -> Any:
+    """One parameter's annotation, by itself: what the others name is nobody's business here."""
+    hint = getattr(function, "__annotations__", {}).get(parameter.name, missing)
+    if not isinstance(hint, str):
+        return hint
+    try:
+        holder = types.SimpleNamespace(__annotations__={parameter.name: hint})
+        return typing.get_type_hints(holder, function.__globals__)[parameter.name]
+    except NameError as error:
+        raise TypeMismatch(
+            f"{where}: the annotation {hint!r} names {error.name!r}, which its module does not have. "
+            "Define message types at the top of the module, not under `if TYPE_CHECKING`"
+        ) from None
 
 
 def _check_message(where: str, codec: Codec, message: Any, mark: OnMark) -> None:

@@ -214,7 +214,7 @@ class Lives:
 
     def close(self, seat: Seat, target: Any) -> bool:
         """End an object after its turn; False for a Spot with members."""
-        if isinstance(target, EntrySpot) or (isinstance(target, Spot) and len(target.members)):
+        if not seat.address or (isinstance(target, Spot) and len(target.members)):
             return False
         return self._context.place(seat.address, Kind.CLOSE, payload=b"closed")
 

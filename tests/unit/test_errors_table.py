@@ -11,10 +11,21 @@ from shardpool import Rejected, ShardpoolError
 from shardpool.codecs import encode_msgpack
 from shardpool.errors import CODES, FAMILY, NUMBERS, Condition, ErrorBody, error_from_call, number_of, page
 
-KINDS = (
-    "NotFound AlreadyExists TypeMismatch NotConfigured Rejected Unavailable CapacityExceeded DeadlineExceeded "
-    "ShuttingDown ProtocolError InvalidOperation DataLost InternalFailure"
-).split()
+KINDS = [
+    "NotFound",
+    "AlreadyExists",
+    "TypeMismatch",
+    "NotConfigured",
+    "Rejected",
+    "Unavailable",
+    "CapacityExceeded",
+    "DeadlineExceeded",
+    "ShuttingDown",
+    "ProtocolError",
+    "InvalidOperation",
+    "DataLost",
+    "InternalFailure",
+]
 
 
 def test_the_family_is_complete() -> None:
@@ -26,7 +37,7 @@ def test_the_family_is_complete() -> None:
 def test_the_table_has_what_it_must() -> None:
     """O-18: each of the named conditions, each code and number once."""
     named = "lane_full saturated sealed stale memory work busy stopped uncertain store_busy handler_raised"
-    assert set(named.split() + ["reply_not_encodable", "late", "dead_lettered"]) <= set(CODES)
+    assert {*named.split(), "reply_not_encodable", "late", "dead_lettered"} <= set(CODES)
     assert len(NUMBERS) == len(CODES) == len(Condition)
 
 
