@@ -8,7 +8,8 @@
  * Invariants
  *   E1  at most one turn per gate at any moment; a suspended turn keeps its gate unless it gives it back
  *   E2  a record's reservation is returned by the same store that ends it, once
- *   E3  after the last drain of an object came a look that began after it was Running (S1)
+ *   E3  after the last drain of an object came a look that began after it was Running (S1); where that look was cut
+ *       short for want of arena memory, linking the record opens the object again
  *   E4  an object is in the ready queue at most once
  */
 #ifndef SP_EXECUTOR_H
@@ -33,13 +34,14 @@ static inline bool sp_executor_take(struct sp_executor *ex, uint32_t producer, e
     return sp_executor_link(ex, producer, stream, position, record);
 }
 
+/* Takes everything over that was published when it began, so that a look is complete (E3) and ends: at most one ring. */
 static inline void sp_executor_look_ring(struct sp_executor *ex, uint32_t producer, enum sp_stream stream)
 {
     struct sp_reader *reader = &ex->node->readers[producer][stream];
+    uint64_t end = sp_load_acquire(&reader->ring->producer);
     struct sp_record *record;
-    int budget = SP_LOOK_RECORDS;
     reader->stalled = false;
-    while (budget-- > 0 && sp_reader_next(reader, &record) == SP_READ_RECORD) {
+    while (reader->position != end && sp_reader_next(reader, &record) == SP_READ_RECORD) {
         uint64_t position = reader->position;
         if (!sp_executor_take(ex, producer, stream, position, record)) {
             reader->stalled = true;
@@ -52,7 +54,7 @@ static inline void sp_executor_look_ring(struct sp_executor *ex, uint32_t produc
     sp_node_release(ex->node, producer, stream);
 }
 
-/* Empties the links into the lanes, infrastructure first; bounded per ring. */
+/* Empties the links into the lanes, infrastructure first. Incomplete only where the arena is full (ex->stalled). */
 static inline void sp_executor_look(struct sp_executor *ex)
 {
     uint32_t processes = ex->node->geometry.processes;
@@ -82,7 +84,13 @@ static inline void sp_executor_end(struct sp_executor *ex, uint32_t index)
         break;
     case SP_END_SEALED:
         sp_executor_look(ex); /* the last publication may have been settled after our last look */
-        ex->sealed(ex->context, index);
+        if (!ex->stalled) {
+            ex->sealed(ex->context, index);
+            break;
+        }
+        /* its records may lie in a link that waits for memory: settled only when they are out */
+        sp_schedule_again(slot);
+        sp_executor_queue(ex, index);
         break;
     case SP_END_IDLE:
     case SP_END_FINALIZING:
@@ -141,21 +149,6 @@ static inline bool sp_executor_finish(struct sp_executor *ex, uint32_t index, ui
     sp_executor_look(ex); /* what was committed while it waited left no token (E3) */
     sp_executor_end(ex, index);
     return true;
-}
-
-/* Lets an object with placed records run: Idle -> Runnable with a permit beyond the number if need be. */
-static inline void sp_executor_open_object(struct sp_executor *ex, uint32_t index)
-{
-    struct sp_slot *slot = &ex->slots[index];
-    sp_permit_take(ex->node, &ex->node->peers[ex->node->self], true);
-    uint64_t now = sp_load_acquire(&slot->word.low);
-    while (sp_word_phase(now) == SP_IDLE) {
-        if (!sp_compare_exchange(&slot->word.low, &now, sp_word_with_phase(now, SP_RUNNABLE)))
-            continue;
-        sp_executor_queue(ex, index);
-        return;
-    }
-    sp_permit_give(ex->node, &ex->node->peers[ex->node->self]);
 }
 
 /* Drops what an ending object has not run and frees its slot for the next tenant. */

@@ -32,6 +32,22 @@ static inline enum sp_lane sp_cell_lane(const struct sp_cell *cell)
     return (cell->flags & SP_FLAG_LIFECYCLE) != 0 ? SP_LANE_LIFECYCLE : SP_LANE_APPLICATION;
 }
 
+/* Lets an object run whose records came without a producer that would have opened it (placed by a move, or linked
+ * late for want of memory): Idle -> Runnable, with a permit beyond the number if need be. */
+static inline void sp_executor_open_object(struct sp_executor *ex, uint32_t index)
+{
+    struct sp_slot *slot = &ex->slots[index];
+    sp_permit_take(ex->node, &ex->node->peers[ex->node->self], true);
+    uint64_t now = sp_load_acquire(&slot->word.low);
+    while (sp_word_phase(now) == SP_IDLE) {
+        if (!sp_compare_exchange(&slot->word.low, &now, sp_word_with_phase(now, SP_RUNNABLE)))
+            continue;
+        sp_executor_queue(ex, index);
+        return;
+    }
+    sp_permit_give(ex->node, &ex->node->peers[ex->node->self]);
+}
+
 /* Takes one record over into its object's lane. False: no memory, try again when some was freed. */
 static inline bool sp_executor_link(struct sp_executor *ex, uint32_t producer, enum sp_stream stream, uint64_t position,
                                     struct sp_record *record)
@@ -55,6 +71,8 @@ static inline bool sp_executor_link(struct sp_executor *ex, uint32_t producer, e
     sp_chain_append(ex, &slot->lanes[lifecycle ? SP_LANE_LIFECYCLE : SP_LANE_APPLICATION], unit);
     if (sp_schedule_wanted(slot, true))
         sp_executor_queue(ex, index);
+    else if (sp_word_phase(sp_load_relaxed(&slot->word.low)) == SP_IDLE)
+        sp_executor_open_object(ex, index);
     return true;
 }
 

@@ -12,7 +12,6 @@
 #include "schedule.h"
 
 #define SP_DRAIN_RECORDS 256     /* backstop of the time budget, per drain of one object */
-#define SP_LOOK_RECORDS 512      /* taken from one ring in one look */
 #define SP_LIFECYCLE_DEBT 8      /* lifecycle turns in a row before one application turn is owed */
 #define SP_RING_EVERY 32         /* objects run between two looks at who must be rung */
 

@@ -261,6 +261,14 @@ static inline enum sp_end sp_schedule_end(struct sp_node *node, struct sp_slot *
     }
 }
 
+/* Running -> Runnable: not yet what it was to become; the caller queues it. */
+static inline void sp_schedule_again(struct sp_slot *slot)
+{
+    uint64_t now = sp_load_acquire(&slot->word.low);
+    while (!sp_compare_exchange(&slot->word.low, &now, sp_word_with_phase(now, SP_RUNNABLE)))
+        ;
+}
+
 /* Running -> Waiting: a handler is suspended; its mark and reservation stay, its permit is returned. */
 static inline void sp_schedule_wait(struct sp_node *node, struct sp_slot *slot, uint64_t index)
 {

@@ -460,6 +460,40 @@ def test_many_objects_share_the_shard_fairly(rig: Rig) -> None:
     assert len(flood.seen) == 600
 
 
+def test_no_committed_record_waits_for_the_next_message() -> None:
+    """M-6, M-12: whatever lies in the link when an object runs is seen before it is idle."""
+    rig = Rig(link_bytes=1 << 20)
+    actors = [Recorder() for _ in range(200)]
+    addresses = [rig.shards[0].allocate(1, actor, table()) for actor in actors]
+    for _ in range(2):
+        for address in addresses:
+            assert rig.publish(address, b"x", 8, flags=0) == _core.ACCEPTED
+    rig.run()
+    assert rig.shards[0].park()
+    assert [len(actor.seen) for actor in actors] == [16] * 200
+    rig.close()
+
+
+def test_records_that_waited_for_memory_wake_their_object() -> None:
+    """M-6, M-12: the object went idle while its record could not be linked; linking it opens the object again."""
+    rig = Rig(arena_bytes=32 << 16, lane_records=4000)
+    shard, hooks = rig.shards[0], rig.hooks[0]
+    hog, other = Recorder(), Recorder()
+    first, second = shard.allocate(1, hog, ASYNC), shard.allocate(1, other, table())
+    while rig.publish(first, bytes(30_000)) == _core.ACCEPTED:
+        rig.run()
+    assert rig.publish(second, b"one", flags=0) == _core.ACCEPTED
+    assert shard.post(second, _core.KIND_CUSTOM) == _core.ACCEPTED
+    rig.run()
+    assert b"one" not in other.seen
+    while hooks.suspended:
+        hooks.finish_all(shard)
+        rig.run()
+    assert b"one" in other.seen
+    assert permits(rig) == 0
+    rig.close()
+
+
 def test_a_closing_node_refuses_application_work_only(rig: Rig) -> None:
     """M-7, P-17: lifecycle still gets in."""
     address = rig.shards[0].allocate(1, Recorder(), table())
