@@ -22,17 +22,29 @@ class Insistence:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def post(self, where: Callable[[], int], kind: Kind, a: int = 0, payload: bytes = b"") -> None:
+    def post(
+        self,
+        where: Callable[[], int],
+        kind: Kind,
+        a: int = 0,
+        payload: bytes = b"",
+        done: Callable[[], None] | None = None,
+    ) -> None:
         """Post now, else again and again.
 
         Args: where: the object's address at the moment; a stale address that has not changed ends it.
+              done: called when it was accepted, or its object is gone.
         """
         address = where()
         if not address or self._once(address, kind, a, payload) in (Outcome.ACCEPTED, Outcome.SHUTTING_DOWN):
+            if done is not None:
+                done()
             return
         task = self._context.loop.create_task(self._again(where, address, kind, a, payload))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        if done is not None:
+            task.add_done_callback(lambda _: done())
 
     def _once(self, address: int, kind: Kind, a: int, payload: bytes) -> Outcome:
         return Outcome(self._context.shard.post(address, kind, a, payload=payload))

@@ -2,7 +2,7 @@
 
     source   seal; when settled: state, records, session and the rest of the Joins go to the target; wait
     target   a new object with that state; the Spot there decides in its turn
-             accepted: records into the new lanes, directory entry old -> new, session's route, then the answer
+             accepted: records into the new lanes, directory entry old -> new, the session's route, then the answer
     source   accepted: the slot is given up; else: unseal, everything is in place, on_joined says why
 
 Nothing is lost or doubled: until the answer, the sealed source has it all; the target's copy of the records is placed
@@ -35,7 +35,9 @@ from shardpool.workers.places import Places
 from shardpool.workers.state import capture, restore
 from shardpool.workers.timers import Timers
 
-# The source waits this much longer than the target may take: it must not go on while the target still might.
+# Beyond the Join's deadline: what the target may take to open, and how long the source waits for its word. The source
+# must not go on while the target still might.
+OPEN_GRACE = 4.0
 ANSWER_GRACE = 10.0
 
 Record = tuple[int, int, int, int, bytes]  # kind, flags, a, b, payload
@@ -269,12 +271,16 @@ class Moves:
         if not self._context.shard.place(seat.address, arriving.records):
             seat.spot.members.discard(actor)
             raise Condition.CAPACITY.error(f"{seat.label}: this shard has no room for its queue; raise arena_bytes")
-        deadline = self._context.now() + ANSWER_GRACE
+        deadline = arriving.intent.deadline + OPEN_GRACE
         await self._places.claim(seat.type_name, seat.id, arriving.source, seat.address, deadline)
-        self._lives.begin(self._context.blueprint.find(type(actor)), actor)
         session = seat.session
-        if session is not None and session.client:
+        if session is not None:
+            # Before the source gives up its slot: from then on acceptors look here.
             rebind = encode_msgpack(Rebind(session.seat_address, seat.address))
-            self._peers.tell(shard_of(session.seat_address), Operation.ROUTE, rebind)
-            process = self._context.process_of_client(session.client)
-            self._context.shard.post_process(process, Kind.ROUTE, session.client, seat.address)
+            home = shard_of(session.seat_address)
+            try:
+                await self._peers.ask(home, Operation.ROUTE, rebind, deadline, f"route of {seat.label}")
+            except ShardpoolError:
+                await self._places.claim(seat.type_name, seat.id, seat.address, arriving.source, deadline + OPEN_GRACE)
+                raise
+        self._lives.begin(self._context.blueprint.find(type(actor)), actor)

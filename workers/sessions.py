@@ -87,6 +87,8 @@ class Sessions:
         self._faults = faults
         self._insistence = insistence
         self._states: dict[int, SessionState] = {}  # by address of the session's slot
+        # Ended, but their actor has not been told yet: it may be on its way to another shard.
+        self._ending: dict[int, SessionState] = {}
         context.steps[Kind.ATTACH] = self._attach
         context.steps[Kind.DETACH] = self._detach
         context.steps[Kind.REPLACED] = self._replaced
@@ -248,8 +250,18 @@ class Sessions:
         state.ended = True
         self._outbox.client_caught_up(state.ref.client)
         await self._faults.guarded(state.session, "on_disconnect", reason)
-        self._insistence.post(lambda: state.actor, Kind.DISCONNECT, payload=reason.encode())
-        self._drop(state.session._seat.address)
+        address = state.session._seat.address
+        self._ending[address] = state
+        self._insistence.post(
+            lambda: state.actor,
+            Kind.DISCONNECT,
+            payload=reason.encode(),
+            done=lambda: self._ended(address),
+        )
+        self._drop(address)
+
+    def _ended(self, address: int) -> None:
+        self._ending.pop(address, None)
 
     def _end_refused(self, state: SessionState, error: ShardpoolError) -> None:
         if not state.ended:
@@ -284,8 +296,11 @@ class Sessions:
     def _rebind(self, rebind: Rebind) -> bytes:
         state = self._states.get(rebind.session)
         if state is not None:
-            state.actor = rebind.actor
             self._context.shard.set_route(rebind.session, rebind.actor)
+        else:
+            state = self._ending.get(rebind.session)
+        if state is not None:
+            state.actor = rebind.actor
         return b""
 
     async def end_all(self, reason: str) -> None:

@@ -156,7 +156,6 @@ class Pool:
         self._driver = _core.Shard(driver_node, shards, Hooks(loop, lambda: None, None, None, None))
         self.live: list[LiveShard] = []
         self.clients: dict[int, Client] = {}
-        self.routes: list[tuple[int, int]] = []
         self.records: list[Received] = []
         self._sessions = 0
 
@@ -178,8 +177,13 @@ class Pool:
         self._driver.park()  # rings whom it owes a ring
 
     def publish(self, client: Client, body: bytes, flags: int) -> int:
-        """One frame."""
-        return _core.publish_frames(self._acceptor, client.actor, client.address, body, 1, flags)
+        """One frame; a sealed or stale address has the route read again, as acceptors do."""
+        outcome = _core.publish_frames(self._acceptor, client.actor, client.address, body, 1, flags)
+        route = self._acceptor.slot(client.slot)["route"]
+        if outcome in (_core.SEALED, _core.STALE) and route not in (0, client.actor):
+            client.actor = route
+            return self.publish(client, body, flags)
+        return outcome
 
     async def connect(self, auth: Any = None, *, home: int = 0) -> Client:
         """Attach a session and wait until it is bound or refused."""
@@ -207,9 +211,6 @@ class Pool:
                 client.slot = int.from_bytes(record.payload, "little")
             case _core.KIND_REFUSED if client is not None:
                 client.refused = (record.b, record.payload.decode())
-            case _core.KIND_ROUTE if client is not None:
-                self.routes.append((record.a, record.b))
-                client.actor = record.b
             case _core.KIND_PUSH if client is not None:
                 client.pushed.append(record.json)
             case _core.KIND_REPLY if client is not None:

@@ -260,7 +260,7 @@ def test_moving_on_leaves_the_old_spot_first_in_order() -> None:
         assert all(entry[2] == 0 for entry in story if entry[0] == "leave")
         assert await client.ask(named("where")) == ["room0", 0, [], 5, f"{client.session:016x}"]
         client.disconnect()
-        await pool.until(lambda: ("leave", "room0", 0) == story[-1])
+        await pool.until(lambda: story[-1] == ("leave", "room0", 0))
         assert story[-2] == ("disconnect", "room0")
 
     run(body, make_app(story), 2)
