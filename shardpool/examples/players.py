@@ -73,7 +73,7 @@ class Player:
     def __init__(self, number: int, transport: str, room: str, tally: Tally) -> None:
         self.transport = transport
         self.room = room
-        self.neighbours = 0
+        self.neighbours = 0  # most players seen in one list, this one included
         self.error = ""
         self._name = f"player {number}"
         self._random = random.Random(number)
@@ -132,7 +132,7 @@ class Player:
 
     def _on_positions(self, message: Positions) -> None:
         self._tally.positions += 1
-        self.neighbours = len(message.players)
+        self.neighbours = max(self.neighbours, len(message.players))
 
 
 def quantiles(latencies: Sequence[float], *wanted: float) -> list[float]:
@@ -175,7 +175,9 @@ async def run(args: argparse.Namespace) -> int:
         second.positions = second.failures = 0
     print(summary(time.monotonic() - began, total, players, args), flush=True)
     await asyncio.gather(*tasks)
-    alone = [player for player in players if args.players >= 2 * args.rooms and player.neighbours < 2]
+    alone = [
+        player for player in players if args.players >= 2 * args.rooms and player.neighbours < 2 and not player.error
+    ]
     if alone:
         print(f"{len(alone)} players never saw another one", file=sys.stderr)
     return 1 if total.failures or alone or not total.latencies else 0
