@@ -22,6 +22,7 @@ from shardpool.errors import (
     Unavailable,
 )
 from shardpool.handlers import every, on
+from shardpool.local import connect
 from shardpool.session import Session, SessionRef
 from shardpool.spot import Spot
 
@@ -55,6 +56,7 @@ __all__ = [
     "Spot",
     "TypeMismatch",
     "Unavailable",
+    "connect",
     "every",
     "on",
 ]
