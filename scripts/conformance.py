@@ -77,7 +77,9 @@ def main() -> int:
         PAGE.write_text(text)
         print(f"{PAGE.relative_to(ROOT)}: {len(by_id)} requirements")
         return 0
-    faults = [f"{place} cites {id_}, which no test names" for id_, place in sorted(claims().items()) if id_ not in by_id]
+    faults = [
+        f"{place} cites {id_}, which no test names" for id_, place in sorted(claims().items()) if id_ not in by_id
+    ]
     if not PAGE.is_file() or PAGE.read_text() != text:
         faults.append("docs/conformance.md is not what the tests say: run scripts/task conformance")
     for fault in faults:

@@ -6,14 +6,12 @@ import contextvars
 import gc
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from shardpool import _core
-
-sys.path.insert(0, str(Path(__file__).parent))
 from executor_rig import ASYNC, CLIENT, Recorder, Rig, table
+
+from shardpool import _core
 
 IDLE, RUNNABLE, RUNNING, WAITING, FINALIZING = range(5)
 
