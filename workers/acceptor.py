@@ -109,30 +109,12 @@ class AcceptorProcess:
         return self._engine.connections == 0 or time.monotonic() >= self._deadline
 
     def _handle(self, kind: int, client: int, a: int, b: int, payload: bytes) -> None:
-        clients = self._clients
-        match kind:
-            case Event.FRAME:
-                clients.frame(client, payload)
-            case Event.BYTES:
-                clients.received(client, a, payload)
-            case Event.PLAIN:
-                clients.plain(client, payload)
-            case Event.HELLO:
-                clients.hello(client, payload)
-            case Event.BOUND:
-                clients.bound(client, a)
-            case Event.OPENED:
-                clients.opened(client, a)
-            case Event.ENDING:
-                clients.ending(client, a, b, payload)
-            case Event.CLOSED:
-                clients.closed(client)
-            case Event.DRAINED:
-                clients.drained(client)
-            case Event.READY:
-                self._control()
-            case _:
-                report(kind, client, a, b)
+        if self._clients.handle(kind, client, a, b, payload):
+            return
+        if kind == Event.READY:
+            self._control()
+        else:
+            report(kind, client, a, b)
 
     def _control(self) -> None:
         for message in self._link.receive():

@@ -17,7 +17,7 @@ from wsproto.connection import Connection as WebSocketConnection
 from shardpool import wire
 from shardpool._core import Acceptor
 from shardpool.workers.acceptor_settings import AcceptorSettings
-from shardpool.workers.doors import Framing, Transport
+from shardpool.workers.doors import Event, Framing, Transport
 from shardpool.workers.http import Conversation, Respond, Site, Upgraded
 from shardpool.workers.last_words import closing
 from shardpool.workers.minting import Mint, token
@@ -83,8 +83,32 @@ class Clients:
         self._tls = tls
         self._clients: dict[int, Client] = {}
 
-    def opened(self, client: int, listener: int) -> None:
-        """A connection was accepted."""
+    def handle(self, kind: int, client: int, a: int, b: int, payload: bytes) -> bool:
+        """One event of the engine; False if it is about no connection."""
+        match kind:
+            case Event.FRAME:
+                self._frame(client, payload)
+            case Event.BYTES:
+                self._received(client, a, payload)
+            case Event.PLAIN:
+                self._plain(client, payload)
+            case Event.HELLO:
+                self._greeted(client, payload)
+            case Event.BOUND:
+                self._bound(client, a)
+            case Event.OPENED:
+                self._opened(client, a)
+            case Event.ENDING:
+                self._ending(client, a, b, payload)
+            case Event.CLOSED:
+                self._closed(client)
+            case Event.DRAINED:
+                self._drained(client)
+            case _:
+                return False
+        return True
+
+    def _opened(self, client: int, listener: int) -> None:
         transport = self._transports[listener]
         if transport is Transport.TCP:
             self._attach(client, b"")  # bare: nothing is awaited
@@ -95,8 +119,7 @@ class Clients:
         if transport.http:
             state.conversation = Conversation(self._sites[transport.secure])
 
-    def received(self, client: int, encrypted: int, data: bytes) -> None:
-        """Bytes that the engine does not read itself."""
+    def _received(self, client: int, encrypted: int, data: bytes) -> None:
         state = self._clients.get(client)
         if state is None:
             return
@@ -157,8 +180,7 @@ class Clients:
         state.file_left = file.size
         self._engine.write(client, head, True)
 
-    def drained(self, client: int) -> None:
-        """What was written of a file is out: the next piece."""
+    def _drained(self, client: int) -> None:
         state = self._clients.get(client)
         if state is None or state.file is None or state.conversation is None:
             return
@@ -174,8 +196,7 @@ class Clients:
             state.file = None
             self._converse(client, state, state.conversation.resume())
 
-    def hello(self, client: int, payload: bytes) -> None:
-        """The first frame of a session."""
+    def _greeted(self, client: int, payload: bytes) -> None:
         state = self._clients.get(client)
         local = state is not None and state.transport is Transport.LOCAL
         try:
@@ -201,8 +222,7 @@ class Clients:
         else:
             self._engine.attach(client, self._mint.session(home), home, payload)
 
-    def bound(self, client: int, session: int) -> None:
-        """The session has its actor: frames may go to it once the welcome is written."""
+    def _bound(self, client: int, session: int) -> None:
         if not self._app.envelope:
             self._engine.welcome(client, b"")
             return
@@ -231,8 +251,7 @@ class Clients:
             local=local,
         )
 
-    def frame(self, client: int, data: bytes) -> None:
-        """A WebSocket frame that needs the library."""
+    def _frame(self, client: int, data: bytes) -> None:
         state = self._clients.get(client)
         if state is None:
             state = self._clients[client] = Client(Transport.WS)
@@ -251,15 +270,13 @@ class Clients:
             state.tail = None
             del self._clients[client]
 
-    def plain(self, client: int, data: bytes) -> None:
-        """Bytes to be encrypted."""
+    def _plain(self, client: int, data: bytes) -> None:
         state = self._clients.get(client)
         if state is not None and state.tls is not None:
             cipher = state.tls.encrypt(data)
             self._engine.cipher(client, cipher + state.tls.close() if state.ending else cipher, True)
 
-    def ending(self, client: int, code: int, how: int, reason: bytes) -> None:
-        """A connection ends: what is said last."""
+    def _ending(self, client: int, code: int, how: int, reason: bytes) -> None:
         state = self._clients.get(client)
         framing = Framing(how >> 4 & 15)
         local = Transport(how >> 8 & 255) is Transport.LOCAL
@@ -275,8 +292,7 @@ class Clients:
                 self._engine.cipher(client, state.tls.close())
         self._engine.finish(client, words)
 
-    def closed(self, client: int) -> None:
-        """A socket is closed."""
+    def _closed(self, client: int) -> None:
         state = self._clients.pop(client, None)
         if state is not None and state.file is not None:
             state.file.close()

@@ -214,4 +214,6 @@ class WebSocketTail:
         code, reason = 1002, str(error)
         if isinstance(hint, CloseConnection):
             code, reason = int(hint.code), hint.reason or reason
+        if code == CloseReason.MESSAGE_TOO_BIG:
+            reason = f"the message is longer than {self._limit} bytes"
         return Step(end=(code, reason), last=self.close(code, reason))
