@@ -75,8 +75,6 @@ static inline void sp_executor_end(struct sp_executor *ex, uint32_t index)
 {
     struct sp_slot *slot = &ex->slots[index];
     uint32_t gate = ex->objects[index].gate;
-    if (sp_load_relaxed(&slot->waiters) != 0)
-        sp_waiters_ring(ex->node, slot);
     bool left = slot->lanes[0].first != 0 || slot->lanes[1].first != 0;
     switch (sp_schedule_end(ex->node, slot, index, left)) {
     case SP_END_AGAIN:
@@ -96,6 +94,10 @@ static inline void sp_executor_end(struct sp_executor *ex, uint32_t index)
     case SP_END_FINALIZING:
         break;
     }
+    /* behind the exchange that ended the drain: a load before it could pass the store of `done`, and a producer that
+     * joined the waiters in between would find the lane full and sleep */
+    if (sp_load_seq_cst(&slot->waiters) != 0)
+        sp_waiters_ring(ex->node, slot);
     sp_gate_give(ex, gate, index);
 }
 

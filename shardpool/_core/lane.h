@@ -36,16 +36,8 @@ static inline enum sp_lane sp_cell_lane(const struct sp_cell *cell)
  * late for want of memory): Idle -> Runnable, with a permit beyond the number if need be. */
 static inline void sp_executor_open_object(struct sp_executor *ex, uint32_t index)
 {
-    struct sp_slot *slot = &ex->slots[index];
-    sp_permit_take(ex->node, &ex->node->peers[ex->node->self], true);
-    uint64_t now = sp_load_acquire(&slot->word.low);
-    while (sp_word_phase(now) == SP_IDLE) {
-        if (!sp_compare_exchange(&slot->word.low, &now, sp_word_with_phase(now, SP_RUNNABLE)))
-            continue;
+    if (sp_schedule_open(ex->node, &ex->slots[index]))
         sp_executor_queue(ex, index);
-        return;
-    }
-    sp_permit_give(ex->node, &ex->node->peers[ex->node->self]);
 }
 
 /* Takes one record over into its object's lane. False: no memory, try again when some was freed. */
@@ -69,10 +61,13 @@ static inline bool sp_executor_link(struct sp_executor *ex, uint32_t producer, e
     memcpy(sp_cell_payload(cell), sp_record_payload(record), record->length);
     struct sp_slot *slot = &ex->slots[index];
     sp_chain_append(ex, &slot->lanes[lifecycle ? SP_LANE_LIFECYCLE : SP_LANE_APPLICATION], unit);
-    if (sp_schedule_wanted(slot, true))
+    if (sp_schedule_wanted(slot, true)) {
         sp_executor_queue(ex, index);
-    else if (sp_word_phase(sp_load_relaxed(&slot->word.low)) == SP_IDLE)
-        sp_executor_open_object(ex, index);
+    } else {
+        enum sp_phase phase = sp_word_phase(sp_load_relaxed(&slot->word.low));
+        if (phase == SP_IDLE || phase == SP_FINALIZING) /* it was Idle: a producer that opened it since may be lost */
+            sp_executor_open_object(ex, index);
+    }
     return true;
 }
 

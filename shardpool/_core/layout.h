@@ -139,6 +139,7 @@ enum sp_step {
     SP_STEP_WRITE = 5, /* ring: producer position beyond intent.position */
     SP_STEP_COMMIT_RUN = 6,   /* word: Finalizing -> Runnable, own bit cleared; a token is owed */
     SP_STEP_COMMIT_PLAIN = 7, /* word: own bit cleared */
+    SP_STEP_TOKEN = 8,        /* only after a death: all is settled but a token, which found no room yet */
 };
 
 struct sp_intent {
@@ -152,20 +153,18 @@ struct sp_intent {
     uint64_t spare;
 };
 
-/* The executor's announced permit operation. */
+/* The executor's announced permit operation. One word, so that it is announced and withdrawn by one store: a kind
+ * that stood beside another operation's slot or flip would say something false to whoever repairs. */
 enum sp_operation_kind {
     SP_OPERATION_NONE = 0,
-    SP_OPERATION_IDLE = 1,
-    SP_OPERATION_WAIT = 2,
-    SP_OPERATION_RESUME = 3,
-    SP_OPERATION_MOVE = 4,
+    SP_OPERATION_IDLE = 1,   /* Running -> Idle, then permits -1 */
+    SP_OPERATION_WAIT = 2,   /* Running -> Waiting, then permits -1 */
+    SP_OPERATION_RESUME = 3, /* permits +1, then Waiting -> Running */
 };
 
 struct sp_operation {
-    uint64_t kind;
-    uint64_t slot;
-    uint64_t flip;
-    uint64_t spare[5];
+    uint64_t word; /* bits 0-7 kind, 8-39 slot, 40 value of the own flip bit once the permit has changed */
+    uint64_t spare[7];
 };
 
 struct sp_header {

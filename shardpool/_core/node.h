@@ -90,7 +90,8 @@ static inline void sp_node_attach_peer(struct sp_node *node, uint32_t process, u
     if (process != node->self)
         return;
     node->intent = &peer->header->intent;
-    node->epoch = sp_load_relaxed(&peer->header->parked);
+    /* another range for each incarnation: a ringer that was stopped since the last must not clear this one's park */
+    node->epoch = sp_load_relaxed(&peer->header->incarnation) << 32;
     for (uint32_t producer = 0; producer < g->processes; producer++) {
         sp_reader_attach(&node->readers[producer][0], sp_link_ring(peer, g, producer, SP_STREAM_DATA), g->link_bytes);
         sp_reader_attach(&node->readers[producer][1], sp_link_ring(peer, g, producer, SP_STREAM_INFRA), g->infra_bytes);

@@ -24,7 +24,8 @@
  *
  * Crash
  *   Before each exchange the process stores the exact step in its intent (or operation); the exchange changes its
- *   own bit. After its death: bit changed, it took place; bit unchanged, it did not (settle.h).
+ *   own bit. After its death: bit changed, it took place; bit unchanged, it did not (settle.h). All stores to an
+ *   intent are releases: none moves across the change of step that gives it its meaning.
  *
  * Invariants
  *   S1  a batch whose position is published is followed by a drain that sees it
@@ -60,45 +61,31 @@ static inline void sp_intent_step(struct sp_intent *intent, enum sp_step step)
 
 static inline void sp_intent_permit(struct sp_node *node, struct sp_peer *shard, enum sp_step step)
 {
-    sp_store_relaxed(&node->intent->flip, sp_permit_next_flip(node, shard));
+    sp_store_release(&node->intent->flip, sp_permit_next_flip(node, shard));
     sp_intent_step(node->intent, step);
 }
 
-/* Begins a publication: on SP_ACCEPTED the caller writes exactly the records announced through
- * admission->writer, then calls sp_admission_commit. Any other outcome has changed nothing (S6). */
-static inline enum sp_outcome sp_admission_begin(struct sp_node *node, struct sp_admission *a)
+/* Sets the own bit and the reservation in the object's word, with a permit if it was Idle; the intent's other fields
+ * stand already. */
+static inline enum sp_outcome sp_admission_enter(struct sp_node *node, struct sp_admission *a)
 {
-    a->shard = sp_node_shard(node, a->address);
-    if (a->shard == NULL)
-        return SP_STALE;
-    uint32_t index = sp_address_index(a->address);
-    if (index >= node->geometry.slots)
-        return SP_STALE;
-    a->slot = &a->shard->slots[index];
-    a->writer = &a->shard->writers[a->stream];
-    if (a->largest > a->writer->capacity / 4)
-        return SP_TOO_BIG;
-    if (sp_load_relaxed(&a->shard->header->closing) != 0 && a->lane == SP_LANE_APPLICATION)
-        return SP_SHUTTING_DOWN;
-    if (!sp_writer_fits(a->writer, a->bytes, a->largest, 0))
-        return SP_LINK_FULL;
-
     struct sp_intent *intent = node->intent;
-    sp_store_relaxed(&intent->address, a->address);
-    sp_store_relaxed(&intent->stream, (uint64_t)a->stream);
-    sp_store_relaxed(&intent->position, a->writer->position);
-    sp_store_relaxed(&intent->reserved, a->charge);
     uint64_t own = sp_in_flight(node->self);
     bool looked_again = false;
     /* Each failed exchange is another process's progress; a producer that is stopped holds up nobody here. */
     for (;;) {
-        sp_pair now = { .low = sp_load_acquire(&a->slot->word.low), .high = sp_load_relaxed(&a->slot->word.high) };
+        /* `done` first: an older one only makes the lane look fuller, a newer one would make it look overfull. */
+        uint64_t done = sp_load_seq_cst(&a->slot->done);
+        sp_pair now = { .low = sp_load_acquire(&a->slot->word.low), .high = sp_load_acquire(&a->slot->word.high) };
         if (sp_word_generation(now.low) != sp_address_generation(a->address))
             return SP_STALE;
         if ((now.low & SP_SEALED_BIT) != 0)
             return SP_SEALED;
-        if (!sp_lane_has_room(&node->geometry, now.high, sp_load_seq_cst(&a->slot->done), a->charge))
+        if (a->charge != 0 && !sp_lane_has_room(&node->geometry, now.high, done, a->charge)) {
+            if (sp_load_seq_cst(&a->slot->done) != done)
+                continue; /* room was made meanwhile */
             return SP_LANE_FULL;
+        }
         sp_pair next = { .low = now.low | own, .high = sp_fields_add(now.high, a->charge) };
         if (sp_word_phase(now.low) != SP_IDLE) {
             sp_intent_step(intent, SP_STEP_JOIN);
@@ -125,6 +112,37 @@ static inline enum sp_outcome sp_admission_begin(struct sp_node *node, struct sp
     }
 }
 
+static inline void sp_intent_begin(struct sp_node *node, const struct sp_admission *a)
+{
+    struct sp_intent *intent = node->intent;
+    sp_store_release(&intent->address, a->address);
+    sp_store_release(&intent->stream, (uint64_t)a->stream);
+    sp_store_release(&intent->position, a->writer->position);
+    sp_store_release(&intent->reserved, a->charge);
+}
+
+/* Begins a publication: on SP_ACCEPTED the caller writes exactly the records announced through
+ * admission->writer, then calls sp_admission_commit. Any other outcome has changed nothing (S6). */
+static inline enum sp_outcome sp_admission_begin(struct sp_node *node, struct sp_admission *a)
+{
+    a->shard = sp_node_shard(node, a->address);
+    if (a->shard == NULL)
+        return SP_STALE;
+    uint32_t index = sp_address_index(a->address);
+    if (index >= node->geometry.slots)
+        return SP_STALE;
+    a->slot = &a->shard->slots[index];
+    a->writer = &a->shard->writers[a->stream];
+    if (a->largest > a->writer->capacity / 4)
+        return SP_TOO_BIG;
+    if (sp_load_relaxed(&a->shard->header->closing) != 0 && a->lane == SP_LANE_APPLICATION)
+        return SP_SHUTTING_DOWN;
+    if (!sp_writer_fits(a->writer, a->bytes, a->largest, 0))
+        return SP_LINK_FULL;
+    sp_intent_begin(node, a);
+    return sp_admission_enter(node, a);
+}
+
 static inline struct sp_record *sp_admission_record(struct sp_admission *a, uint32_t length, uint16_t kind)
 {
     struct sp_record *record = sp_writer_claim(a->writer, length);
@@ -146,31 +164,50 @@ static inline void sp_token_write(struct sp_writer *writer, uint64_t address)
     sp_writer_publish(writer);
 }
 
+/* Ends what sp_admission_enter began: clears the own bit. True: the object became Runnable, its token is owed. */
+static inline bool sp_admission_settle(struct sp_node *node, struct sp_admission *a)
+{
+    uint64_t now = sp_load_acquire(&a->slot->word.low);
+    for (;;) {
+        bool owes_token = sp_word_phase(now) == SP_FINALIZING;
+        sp_intent_step(node->intent, owes_token ? SP_STEP_COMMIT_RUN : SP_STEP_COMMIT_PLAIN);
+        /* acq_rel: whoever finds the bit cleared also finds the ring position behind the records */
+        if (sp_compare_exchange(&a->slot->word.low, &now, sp_word_committed(now, node->self)))
+            return owes_token;
+    }
+}
+
 /* Publishes the records written since begin. The doorbell is due afterwards: sp_node_ring_due. */
 static inline void sp_admission_commit(struct sp_node *node, struct sp_admission *a)
 {
     struct sp_intent *intent = node->intent;
-    sp_store_relaxed(&intent->end, a->writer->position);
+    sp_store_release(&intent->end, a->writer->position);
     sp_intent_step(intent, SP_STEP_WRITE);
     sp_writer_publish(a->writer); /* the batch is real */
-    uint64_t now = sp_load_acquire(&a->slot->word.low);
-    bool owes_token;
-    for (;;) {
-        uint64_t next = now & ~sp_in_flight(node->self);
-        owes_token = sp_word_phase(now) == SP_FINALIZING;
-        if (owes_token)
-            next = sp_word_with_phase(next, SP_RUNNABLE);
-        else if (sp_word_phase(now) == SP_RUNNING)
-            next |= SP_DIRTY;
-        sp_intent_step(intent, owes_token ? SP_STEP_COMMIT_RUN : SP_STEP_COMMIT_PLAIN);
-        /* acq_rel: whoever finds the bit cleared also finds the ring position behind the records */
-        if (sp_compare_exchange(&a->slot->word.low, &now, next))
-            break;
-    }
-    if (owes_token)
+    if (sp_admission_settle(node, a))
         sp_token_write(a->writer, a->address);
     sp_intent_step(intent, SP_STEP_NONE);
     a->shard->bell_due = true;
+}
+
+/* The shard opens its own object: an admission without records, with a permit beyond the number if need be, so that
+ * its death in between is settled as a producer's is. True: the caller queues the object, which is the token. */
+static inline bool sp_schedule_open(struct sp_node *node, struct sp_slot *slot)
+{
+    struct sp_peer *self = &node->peers[node->self];
+    uint64_t generation = sp_word_generation(sp_load_relaxed(&slot->word.low));
+    struct sp_admission a = {
+        .address = sp_address(node->self - 1 - node->geometry.acceptors, generation, (uint64_t)(slot - self->slots)),
+        .lane = SP_LANE_LIFECYCLE, .stream = SP_STREAM_DATA, .forced = true, .shard = self, .slot = slot,
+        .writer = &self->writers[SP_STREAM_DATA],
+    };
+    sp_intent_begin(node, &a);
+    sp_store_release(&node->intent->end, a.writer->position);
+    if (sp_admission_enter(node, &a) != SP_ACCEPTED)
+        return false; /* sealed: its turn comes without this */
+    bool opened = sp_admission_settle(node, &a);
+    sp_intent_step(node->intent, SP_STEP_NONE);
+    return opened;
 }
 
 /* After LANE_FULL or SEALED: asks to be rung when that may have changed. The caller tries once more after this
@@ -216,14 +253,13 @@ static inline bool sp_schedule_start(struct sp_slot *slot)
 static inline void sp_operation_announce(struct sp_node *node, enum sp_operation_kind kind, uint64_t slot)
 {
     struct sp_peer *self = &node->peers[node->self];
-    sp_store_relaxed(&self->header->operation.slot, slot);
-    sp_store_relaxed(&self->header->operation.flip, sp_permit_next_flip(node, self));
-    sp_store_release(&self->header->operation.kind, (uint64_t)kind);
+    sp_store_release(&self->header->operation.word,
+                     (uint64_t)kind | slot << 8 | sp_permit_next_flip(node, self) << 40);
 }
 
 static inline void sp_operation_end(struct sp_node *node)
 {
-    sp_store_release(&node->peers[node->self].header->operation.kind, SP_OPERATION_NONE);
+    sp_store_release(&node->peers[node->self].header->operation.word, SP_OPERATION_NONE);
 }
 
 enum sp_end { SP_END_AGAIN, SP_END_FINALIZING, SP_END_IDLE, SP_END_SEALED };
@@ -250,8 +286,11 @@ static inline enum sp_end sp_schedule_end(struct sp_node *node, struct sp_slot *
             end = SP_END_IDLE;
             sp_operation_announce(node, SP_OPERATION_IDLE, index);
         }
-        if (!sp_compare_exchange(&slot->word.low, &now, next))
+        if (!sp_compare_exchange(&slot->word.low, &now, next)) {
+            if (end == SP_END_IDLE)
+                sp_operation_end(node); /* what ends otherwise must not look like this after a death */
             continue;
+        }
         if (end == SP_END_IDLE) {
             /* after the phase, not before: else more objects run than permits say (S4) */
             sp_permit_give(node, &node->peers[node->self]);
@@ -291,24 +330,19 @@ static inline void sp_schedule_resume(struct sp_node *node, struct sp_slot *slot
     sp_operation_end(node);
 }
 
-/* Seals: later publications answer SEALED; one exchange also asks for a turn. True: queue the object now. */
+/* Seals: later publications answer SEALED; an Idle object is opened, so that it gets its turn. True: queue it now. */
 static inline bool sp_schedule_seal(struct sp_node *node, struct sp_slot *slot)
 {
     uint64_t now = sp_load_acquire(&slot->word.low);
-    bool permit = false;
     for (;;) {
-        enum sp_phase phase = sp_word_phase(now);
-        if (phase == SP_IDLE && !permit) {
-            sp_permit_take(node, &node->peers[node->self], true);
-            permit = true;
+        if (sp_word_phase(now) == SP_IDLE) {
+            sp_schedule_open(node, slot); /* Idle again only by the shard itself: at most once */
+            now = sp_load_acquire(&slot->word.low);
         }
-        bool wakes = phase == SP_IDLE || phase == SP_FINALIZING;
+        bool wakes = sp_word_phase(now) == SP_FINALIZING;
         uint64_t next = (wakes ? sp_word_with_phase(now, SP_RUNNABLE) : now) | SP_SEALED_BIT;
-        if (!sp_compare_exchange(&slot->word.low, &now, next))
-            continue;
-        if (permit && phase != SP_IDLE)
-            sp_permit_give(node, &node->peers[node->self]);
-        return wakes || phase == SP_RUNNABLE;
+        if (sp_compare_exchange(&slot->word.low, &now, next))
+            return sp_word_phase(next) == SP_RUNNABLE;
     }
 }
 

@@ -39,6 +39,15 @@ static inline uint64_t sp_word_with_phase(uint64_t word, enum sp_phase phase)
     return (word & ~SP_PHASE_MASK) | (uint64_t)phase;
 }
 
+/* The word after `process` has committed: Finalizing becomes Runnable (and owes a token), Running becomes dirty. */
+static inline uint64_t sp_word_committed(uint64_t word, uint32_t process)
+{
+    uint64_t next = word & ~sp_in_flight(process);
+    if (sp_word_phase(word) == SP_FINALIZING)
+        return sp_word_with_phase(next, SP_RUNNABLE);
+    return sp_word_phase(word) == SP_RUNNING ? next | SP_DIRTY : next;
+}
+
 static inline uint64_t sp_fields_add(uint64_t a, uint64_t b)
 {
     return ((a & ~SP_FIELD_TOPS) + (b & ~SP_FIELD_TOPS)) ^ ((a ^ b) & SP_FIELD_TOPS);
