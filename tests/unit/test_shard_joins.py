@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import sys
 from pathlib import Path
 from typing import Any
@@ -477,3 +478,50 @@ def test_sends_and_asks_find_an_actor_that_moved() -> None:
         assert await sender.ask(named("ask_other")) == [*range(200), -1]
 
     run(body, app, 3)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_sessions_that_join_and_leave_at_random_leave_nothing_behind(seed: int) -> None:
+    """T-16, T-25, P-11: joins over three shards, cut off at any moment: one disconnect each, nothing kept."""
+    story = Story()
+    chance = random.Random(seed)
+
+    async def life(pool: Pool, home: int) -> None:
+        client = await pool.connect(home=home)
+        for _ in range(chance.randrange(5)):
+            room = chance.choice(["room0", "room1", "room2", "full1", "short2", "broken0"])
+            client.send(named("enter", room=room))
+            client.send(named("place", room=room))
+            if chance.random() < 0.5:
+                await asyncio.sleep(chance.random() * 0.004)
+        client.disconnect()
+
+    async def body(pool: Pool) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for n in range(90):
+                tasks.create_task(life(pool, n % 3))
+        await pool.until(lambda: sum(entry[0] == "disconnect" for entry in story) == 90)
+
+        def quiet() -> bool:
+            return all(
+                live.node.counters(live.node.process)["objects"] == 1 + len(live.runtime.lives.spots)
+                and not len(live.runtime.turns)
+                and not len(live.runtime.insistence)
+                and not len(live.runtime.asks)
+                for live in pool.live
+            )
+
+        await pool.until(quiet)
+        await asyncio.sleep(0.02)
+        assert sum(entry[0] == "disconnect" for entry in story) == 90
+        for live in pool.live:
+            entered = {type_name for type_name, _ in live.runtime.places._entered}
+            assert entered <= {"Room"}
+            assert not live.context.parcels._held
+            assert not live.runtime.joins._intents
+            assert not live.runtime.moves._leaving
+            assert len(live.runtime.lives.entry.members) == 0
+            assert all(len(spot.members) == 0 for spot in live.runtime.lives.spots.values())
+            assert live.node.counters(live.node.process)["permits_used"] == 0
+
+    run(body, make_app(story), 3)
