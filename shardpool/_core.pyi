@@ -104,11 +104,41 @@ class Hooks(Protocol):
         Call vacate(address) when they are safe elsewhere, or unseal(address) to go on here."""
 
 def publish_frames(node: Node, address: int, client: int, payload: bytes, count: int, flags: int, /) -> int: ...
+DIRECTORY_CREATING: int
+DIRECTORY_FULL: int
+DIRECTORY_KEY_BYTES: int
+DIRECTORY_PROPERTIES_BYTES: int
+
+class Directory:
+    """Where ids live on this node, as one process sees it; every call answers at once. A key is app, type and id."""
+
+    def __init__(self, node: Node) -> None: ...
+    def claim(self, key: bytes, /) -> tuple[bool, int]:
+        """(True, 0): the caller creates the object and calls publish or withdraw; else (False, address of the object
+        that has the id, DIRECTORY_CREATING or DIRECTORY_FULL)."""
+    def find(self, key: bytes, /) -> int:
+        """The address, DIRECTORY_CREATING, or 0."""
+    def publish(self, key: bytes, address: int, properties: bytes = b"") -> bool:
+        """Enters the address of what was claimed, or changes the properties of what lives at that address."""
+    def withdraw(self, key: bytes, /) -> bool:
+        """Gives a claim up."""
+    def move(self, key: bytes, old: int, new: int, /) -> bool:
+        """Changes the address, if it is still the old one."""
+    def remove(self, key: bytes, address: int, /) -> bool:
+        """Takes an entry out, if it still has this address."""
+    def list(self, prefix: bytes, limit: int, after: bytes = b"") -> list[tuple[bytes, int, bytes]]:
+        """(key, address, properties) of the entries behind a key, in order of their keys."""
+
+def settle(node: Node, process: int, /) -> bool:
+    """Ends in shared memory what a dead process had begun, and rings all; the supervisor only. False: a token found no
+    room; call again, before the successor is started."""
+
 def drain_links(node: Node, keep: bool = False, /) -> Any: ...
 
 class Shard:
     current: int
     turn: int
+    sessions: int
     def __init__(self, node: Node, shard: int, hooks: Any, time_budget_ns: int = 10_000_000) -> None: ...
     def allocate(self, kind: int, target: object, table: Table, client: int = 0, session: int = 0) -> int:
         """A slot for an object; 0 when all are taken. System object: the first allocate gets slot 0."""

@@ -118,6 +118,7 @@ static inline bool sp_executor_place(struct sp_executor *ex, uint32_t index, con
     struct sp_cell *cell = sp_arena_cell(&ex->arena, unit);
     *cell = *head;
     cell->next = 0;
+    cell->position = UINT64_MAX; /* of no ring: settle.h must not take it for a linked record */
     memcpy(sp_cell_payload(cell), payload, head->length);
     for (;;) {
         sp_pair now = { .low = sp_load_acquire(&slot->word.low), .high = sp_load_relaxed(&slot->word.high) };

@@ -20,5 +20,7 @@ int sp_add_node(PyObject *module);
 int sp_add_shard(PyObject *module);
 int sp_add_acceptor(PyObject *module);
 int sp_add_producer(PyObject *module);
+int sp_add_directory(PyObject *module);
+int sp_add_settle(PyObject *module);
 
 #endif
