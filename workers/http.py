@@ -55,6 +55,7 @@ class Conversation:
     def __init__(self, site: Site) -> None:
         self._site = site
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
+        self._head_only = False
         self._tail = b""  # the last bytes, for what straddles two reads
 
     def receive(self, data: bytes) -> list[Respond | Upgraded]:
@@ -64,13 +65,21 @@ class Conversation:
             self._h11.receive_data(data)
             return self._answers()
         except h11.RemoteProtocolError as error:
-            status = error.error_status_hint or 400
-            reason = "the request's head is longer than 8192 bytes" if status == 431 else str(error)
-            return [self._plain(status, reason, close=True)]
+            return [self._refused(error)]
+
+    def _refused(self, error: h11.RemoteProtocolError) -> Respond:
+        status = error.error_status_hint or 400
+        reason = "the request's head is longer than 8192 bytes" if status == 431 else str(error)
+        return self._plain(status, reason, close=True)
 
     def resume(self) -> list[Respond | Upgraded]:
         """Go on after a file was sent."""
-        return self.receive(b"") if self._again() else [Respond(b"", close=True)]
+        if not self._again():
+            return [Respond(b"", close=True)]
+        try:
+            return self._answers()
+        except h11.RemoteProtocolError as error:
+            return [self._refused(error)]
 
     def _check_lines(self, data: bytes) -> None:
         # h11 takes a bare LF for an end of line; a proxy in front of us may not, and then they disagree about where a
@@ -110,6 +119,7 @@ class Conversation:
         return False
 
     def _answer(self, request: h11.Request) -> Respond | Upgraded:
+        self._head_only = request.method == b"HEAD"
         headers = {name.lower(): value for name, value in request.headers}
         if b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0":
             return self._plain(413, "requests have no body here", close=True)
@@ -125,7 +135,7 @@ class Conversation:
             return self._plain(200, "ok")
         if path == "/readyz":
             return self._plain(200, "ready") if self._site.ready() else self._plain(503, "not ready")
-        return self._file(path, headers.get(b"if-none-match", b""), request.method == b"HEAD")
+        return self._file(path, headers.get(b"if-none-match", b""))
 
     def _upgraded(self, request: h11.Request) -> Respond | Upgraded:
         if not self._site.ready():
@@ -136,7 +146,7 @@ class Conversation:
             return self._plain(refused.status, refused.reason, headers=refused.headers, close=True)
         return Upgraded(response, self._h11.trailing_data[0], connection)
 
-    def _file(self, path: str, known: bytes, head_only: bool) -> Respond:
+    def _file(self, path: str, known: bytes) -> Respond:
         file = self._site.files.find(path)
         if file is None:
             return self._plain(404, "there is nothing at this path")
@@ -145,7 +155,7 @@ class Conversation:
             return Respond(self._sent(304, common, b""), self._closes)
         headers = [*common, ("Content-Type", file.type), ("Content-Length", str(file.size))]
         head = self._h11.send(h11.Response(status_code=200, headers=headers, reason="OK"))
-        if head_only:
+        if self._head_only:
             return Respond(head + self._h11.send(h11.EndOfMessage()), self._closes)
         if file.size > WHOLE_BYTES_MAX:
             return Respond(head, close=False, file=file)
@@ -179,5 +189,6 @@ class Conversation:
     def _sent(self, status: int, headers: list[tuple[str, str]], body: bytes) -> bytes:
         fields = headers if status == 304 else [*headers, ("Content-Length", str(len(body)))]
         head: bytes = self._h11.send(h11.Response(status_code=status, headers=fields, reason=HTTPStatus(status).phrase))
-        # h11 leaves the body of an answer to HEAD out
-        return head + self._h11.send(h11.Data(body)) + self._h11.send(h11.EndOfMessage())
+        if not self._head_only:
+            head += self._h11.send(h11.Data(body))
+        return head + self._h11.send(h11.EndOfMessage())

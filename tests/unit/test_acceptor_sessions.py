@@ -2,17 +2,13 @@
 
 import json
 import struct
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from acceptor_rig import Peer, Rig
 
 from shardpool import _core
 from shardpool.workers.doors import Event, Framing, SlowClient, Transport
-
-sys.path.insert(0, str(Path(__file__).parent))
-from acceptor_rig import Peer, Rig
 
 
 @pytest.fixture
