@@ -77,7 +77,7 @@ class Asking:
                     return
                 case Outcome.STALE if not stale:
                     stale = True
-                    self._places.forget(kind.name, id)
+                    self._places.remove(kind.name, id, address)
                 case Outcome.SEALED if self._context.now() + pause < deadline:
                     # It moves: its entry is rewritten before it opens at its new place.
                     self._places.forget(kind.name, id)

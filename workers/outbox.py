@@ -91,7 +91,7 @@ class Outbox:
                 if outcome is Outcome.ACCEPTED:
                     return DELIVERED
                 if outcome is Outcome.STALE:
-                    self._places.forget(*key)
+                    self._places.remove(*key, address)
                 elif outcome is not Outcome.SEALED and seat is not None and self._gates.needs_gate_of(address, seat):
                     raise refusal(outcome, f"send to {kind.name} {id!r}: only {seat.label} itself could make room")
         return self._hold(kind, id, payload)
@@ -146,7 +146,7 @@ class Outbox:
                     return
                 case Outcome.STALE if not stale:
                     stale = True
-                    self._places.forget(queue.kind.name, queue.id)
+                    self._places.remove(queue.kind.name, queue.id, address)
                     continue
                 case Outcome.STALE | Outcome.SHUTTING_DOWN | Outcome.TOO_BIG:
                     raise refusal(outcome, described)

@@ -34,6 +34,7 @@ class Operation(IntEnum):
     LIST = 5
     REPLACE = 6  # end a session: its identity came in again
     ARRIVE = 7  # take an actor over
+    ALIVE = 10  # is there an object at that address?
     PUBLISH = 9  # to the members of a Spot of here
     ROUTE = 8  # a session of here is bound to another address now
 

@@ -54,6 +54,7 @@ _key = value_decoder(Key)
 _claim = value_decoder(Claim)
 _page = value_decoder(Page)
 _address = value_decoder(int)
+_alive = value_decoder(bool)
 _entries = value_decoder(list[tuple[str, int]])
 
 
@@ -69,6 +70,9 @@ class Places:
         peers.serve(Operation.CLAIM, lambda payload, _: encode_msgpack(self._enter(_claim(payload))))
         peers.serve(Operation.REMOVE, self._remove)
         peers.serve(Operation.LIST, self._list)
+        peers.serve(
+            Operation.ALIVE, lambda payload, _: encode_msgpack(context.shard.target(_address(payload)) is not None)
+        )
 
     def home(self, type_name: str, id: str) -> int:
         """The shard where an id is entered, and made if it is absent."""
@@ -108,6 +112,15 @@ class Places:
         answer = await self._peers.ask(home, Operation.CLAIM, encode_msgpack(claim), deadline, described)
         address: int = _address(answer)
         return address
+
+    async def claim_over_dead(self, type_name: str, id: str, new: int, deadline: float) -> int:
+        """Enter an address if the id is free or what is entered died with its shard. Returns: what is entered now."""
+        there = await self.claim(type_name, id, 0, new, deadline)
+        if there == new:
+            return there
+        described = f"look after {type_name} {id!r}"
+        answer = await self._peers.ask(shard_of(there), Operation.ALIVE, encode_msgpack(there), deadline, described)
+        return there if _alive(answer) else await self.claim(type_name, id, there, new, deadline)
 
     def claim_here(self, type_name: str, id: str, old: int, new: int) -> int:
         """As claim, for ids whose home is here."""

@@ -15,7 +15,7 @@ from shardpool.workers.faults import Faults
 from shardpool.workers.gates import Gates
 from shardpool.workers.insist import Insistence
 from shardpool.workers.joins import Joins
-from shardpool.workers.kinds import Kind, SlotKind
+from shardpool.workers.kinds import Kind
 from shardpool.workers.lives import Lives, outcome_of
 from shardpool.workers.moves import Moves, Record
 from shardpool.workers.operations import Operations
@@ -24,16 +24,10 @@ from shardpool.workers.peers import Peers
 from shardpool.workers.places import Places, check_id
 from shardpool.workers.replies import OpenAsks
 from shardpool.workers.sessions import Sessions
+from shardpool.workers.succession import Succession
 from shardpool.workers.tables import MakeTable, Tables
 from shardpool.workers.timers import Timers
 from shardpool.workers.turns import Turns
-
-
-class SystemObject:
-    """The tenant of slot 0: records that are for the shard and no object of it yet."""
-
-    def __repr__(self) -> str:
-        return "the system object"
 
 
 class ShardRuntime:
@@ -43,8 +37,7 @@ class ShardRuntime:
         self.context = context
         self.shard = context.number
         tables = Tables(context, make_table)
-        # Slot 0 goes to the first: acceptors post attaches to it without asking.
-        context.shard.allocate(SlotKind.SYSTEM, SystemObject(), tables.system())
+        succession = Succession(context, tables)
         self._encode = context.blueprint.entry.dispatch.encode
         self.faults = Faults(context)
         self.asks = OpenAsks(context)
@@ -74,6 +67,7 @@ class ShardRuntime:
             self.faults,
             self.insistence,
         )
+        succession.end_predecessors(self.insistence)
         self.operations = Operations(context, self.places, self.peers, self.asking, self.outbox)
 
     def ask(

@@ -196,7 +196,7 @@ class Sessions:
         """Enter the actor's id; after a replaced login the old actor may need a moment to end."""
         seat = actor._seat
         while True:
-            there = await self._places.claim(seat.type_name, seat.id, 0, seat.address, deadline)
+            there = await self._places.claim_over_dead(seat.type_name, seat.id, seat.address, deadline)
             if there == seat.address:
                 return
             if not wait or self._context.now() > deadline:
