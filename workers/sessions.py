@@ -115,6 +115,7 @@ class Sessions:
         session._seat = seat
         ref = seat.session = SessionRef(self._runtime, number, client, seat.address, None)
         self._states[seat.address] = SessionState(session, ref)
+        self._context.shard.sessions = len(self._states)
         outcome = Outcome(self._context.shard.post(seat.address, Kind.ATTACH, number, client, payload))
         if outcome is not Outcome.ACCEPTED:
             self._drop(seat.address)
@@ -271,6 +272,7 @@ class Sessions:
 
     def _drop(self, address: int) -> None:
         state = self._states.pop(address)
+        self._context.shard.sessions = len(self._states)
         if state.ref.identity is not None:
             self._places.remove(IDENTITY, state.ref.identity, address)
         self._context.shard.release(address)

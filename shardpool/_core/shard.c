@@ -241,7 +241,27 @@ static PyObject *shard_get(ShardObject *self, void *closure)
     }
 }
 
+static int shard_set_sessions(ShardObject *self, PyObject *value, void *closure)
+{
+    (void)closure;
+    unsigned long count = value == NULL ? (unsigned long)-1 : PyLong_AsUnsignedLong(value);
+    if (count == (unsigned long)-1) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_AttributeError, "sessions cannot be deleted");
+        return -1;
+    }
+    sp_gauge(self->ex.node, SP_COUNT_SESSIONS, count);
+    return 0;
+}
+
+static PyObject *shard_get_sessions(ShardObject *self, void *closure)
+{
+    (void)closure;
+    return PyLong_FromUnsignedLongLong(sp_load_relaxed(&sp_node_header(self->ex.node)->counters[SP_COUNT_SESSIONS]));
+}
+
 static PyGetSetDef shard_getset[] = {
+    {"sessions", (getter)shard_get_sessions, (setter)shard_set_sessions, "How many sessions live here, for status.", NULL},
     {"current", (getter)shard_get, NULL, "Address of the object whose turn runs now, 0 outside a turn.", (void *)0},
     {"turn", (getter)shard_get, NULL, "Number of the turn that runs now.", (void *)1},
     {"blocked", (getter)shard_get, NULL, "Whether an outbound link is full.", (void *)2},
