@@ -35,8 +35,8 @@ class ControlLink:
         self._socket.send(encode(message))
 
     def receive(self) -> Iterator[ToWorker]:
-        """Everything that has come; what is not understood is skipped."""
-        while True:
+        """Everything that has come; what is not understood is skipped. Nothing comes after `close`."""
+        while not self._socket.closed:
             try:
                 body = self._socket.recv(zmq.NOBLOCK)
             except zmq.Again:
