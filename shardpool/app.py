@@ -23,7 +23,7 @@ S = TypeVar("S", bound=type[Spot])
 H = TypeVar("H", bound=type[Session])
 F = TypeVar("F", bound=Callable[..., Any])
 
-NAME_BYTES_MAX = 64
+NAME_BYTES_MAX = 40  # of apps and classes: with an id they share the 128 bytes of a directory key
 
 
 class SlowClient(StrEnum):

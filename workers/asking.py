@@ -66,7 +66,7 @@ class Asking:
         pause = _PAUSE_FIRST
         stale = False
         while True:
-            address = await self._places.find(kind.name, id, deadline)
+            address = self._places.find(kind.name, id)
             if not address:
                 raise Condition.NOT_FOUND.error(f"{described}: there is no such object; create() or join() makes one")
             if seat is not None:
@@ -80,7 +80,6 @@ class Asking:
                     self._places.remove(kind.name, id, address)
                 case Outcome.SEALED if self._context.now() + pause < deadline:
                     # It moves: its entry is rewritten before it opens at its new place.
-                    self._places.forget(kind.name, id)
                     await asyncio.sleep(pause)
                     pause = min(pause * 2, _PAUSE_MAX)
                 case _:

@@ -12,6 +12,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from shardpool.app import Blueprint
+from shardpool.directory import Directory
 from shardpool.workers.kinds import FLAG_LIFECYCLE, Kind
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class ShardContext:
     acceptors: int
     blueprint: Blueprint
     settings: ShardSettings
+    directory: Directory
     parcels: Parcels = field(default_factory=Parcels)
     counts: Counts = field(default_factory=Counts)
     steps: dict[int, Step] = field(default_factory=dict)

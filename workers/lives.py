@@ -22,7 +22,7 @@ from shardpool.workers.faults import Faults
 from shardpool.workers.insist import Insistence
 from shardpool.workers.kinds import Kind, SlotKind
 from shardpool.workers.peers import Operation, Peers
-from shardpool.workers.places import Places, check_id
+from shardpool.workers.places import Places
 from shardpool.workers.tables import Tables
 from shardpool.workers.timers import Timers
 from shardpool.workers.verdicts import Verdict, decide, read_request
@@ -100,7 +100,7 @@ class Lives:
 
         Raises: CapacityExceeded: no slot. What the class's `__init__` raises.
         """
-        check_id(kind, id)
+        self._places.check_id(kind, id)
         made = kind.cls.__new__(kind.cls)
         seat = made._seat = Seat(self._runtime, kind.name, id, session=session)
         slot_kind = SlotKind.ACTOR
@@ -135,7 +135,7 @@ class Lives:
 
     async def create(self, kind: ObjectType, id: str, request: bytes, deadline: float) -> CreateAnswer:
         """Get or create, wherever the id's home is."""
-        check_id(kind, id)
+        self._places.check_id(kind, id)
         payload = encode_msgpack(CreateRequest(kind.name, id, request))
         home = self._places.home(kind.name, id)
         described = f"create {kind.name} {id!r}"
@@ -151,7 +151,7 @@ class Lives:
     async def get_or_create(self, kind: ObjectType, id: str, request: bytes) -> CreateAnswer:
         """Get or create an object whose home is here; of two at once, one factory runs."""
         key = (kind.name, id)
-        there = self._places.known(*key)
+        there = self._places.find(*key)
         if there:
             return CreateAnswer(Creation.EXISTING, there)
         running = self._creating.get(key)
@@ -178,9 +178,11 @@ class Lives:
 
     def _enter(self, kind: ObjectType, made: TurnObject) -> CreateAnswer:
         address = made._seat.address
-        there = self._places.claim_here(kind.name, made._seat.id, 0, address)
+        there = self._places.claim(kind.name, made._seat.id, address)
         if there != address:
             self.discard(made)
+            if not there:
+                raise Condition.UNAVAILABLE.error(f"create {made._seat.label}: it is being made elsewhere; try again")
             return CreateAnswer(Creation.EXISTING, there)
         self.begin(kind, made)
         return CreateAnswer(Creation.CREATED, address)

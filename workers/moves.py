@@ -231,7 +231,6 @@ class Moves:
         actor = departure.actor
         seat = actor._seat
         self._timers.stop(seat.address)
-        self._places.forget(seat.type_name, seat.id)
         spot = seat.spot
         if spot.members.discard(actor) and spot is not self._lives.entry:
             self._insistence.post(lambda: spot._seat.address, Kind.LEFT, self._context.parcels.put(actor))
@@ -272,7 +271,7 @@ class Moves:
             seat.spot.members.discard(actor)
             raise Condition.CAPACITY.error(f"{seat.label}: this shard has no room for its queue; raise arena_bytes")
         deadline = arriving.intent.deadline + OPEN_GRACE
-        await self._places.claim(seat.type_name, seat.id, arriving.source, seat.address, deadline)
+        self._places.move(seat.type_name, seat.id, arriving.source, seat.address)
         session = seat.session
         if session is not None:
             # Before the source gives up its slot: from then on acceptors look here.
@@ -281,6 +280,6 @@ class Moves:
             try:
                 await self._peers.ask(home, Operation.ROUTE, rebind, deadline, f"route of {seat.label}")
             except ShardpoolError:
-                await self._places.claim(seat.type_name, seat.id, seat.address, arriving.source, deadline + OPEN_GRACE)
+                self._places.move(seat.type_name, seat.id, seat.address, arriving.source)
                 raise
         self._lives.begin(self._context.blueprint.find(type(actor)), actor)

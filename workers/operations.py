@@ -132,12 +132,12 @@ class Operations:
                 await delivery.wait()
                 return encode_msgpack(None)
             case FindOperation(_, id):
-                address = await self._places.find(kind.name, id, deadline)
+                address = self._places.find(kind.name, id)
                 found = {"type": kind.name, "id": id, "shard": shard_of(address)} if address else None
                 return encode_msgpack(found)
             case ListOperation(_, limit, after):
-                page = await self._places.list(kind.name, after, max(1, min(limit, LIST_MAX)), deadline)
-                return encode_msgpack([{"id": id, "shard": shard, "properties": {}} for id, shard in page])
+                page = self._places.list(kind.name, after, limit)
+                return encode_msgpack([{"id": e.id, "shard": e.shard, "properties": e.properties} for e in page])
             case PublishOperation(_, id, message):
                 return await self._publish(kind, id, message, deadline)
         raise AssertionError(operation)
@@ -153,7 +153,7 @@ class Operations:
         described = f"publish to {kind.name} {id!r}"
         if not issubclass(kind.cls, Spot):
             raise Condition.TYPE_MISMATCH.error(f"{described}: it is an actor; only Spots have members")
-        address = await self._places.find(kind.name, id, deadline)
+        address = self._places.find(kind.name, id)
         if not address:
             raise Condition.NOT_FOUND.error(f"{described}: there is no such Spot")
         payload = encode_msgpack(PublishHere(address, message))

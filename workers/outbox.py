@@ -41,7 +41,7 @@ class Behind:
 
 @dataclass(eq=False)
 class Held:
-    """A message that found no room, or whose place is not known yet."""
+    """A message that found no room."""
 
     payload: bytes
     deadline: float
@@ -79,13 +79,13 @@ class Outbox:
         self._behind: dict[int, list[asyncio.Future[None]]] = {}
 
     def send(self, seat: Seat | None, kind: ObjectType, id: str, payload: bytes) -> Delivery:
-        """Send to an object now, or as soon as its place is known or has room.
+        """Send to an object now, or as soon as it has room.
 
         Raises: CapacityExceeded: only the sender itself could make room, or too many wait.
         """
         key = (kind.name, id)
         if key not in self._queues:
-            address = self._places.known(*key)
+            address = self._places.find(*key)
             if address:
                 outcome = Outcome(self._context.shard.send(address, payload))
                 if outcome is Outcome.ACCEPTED:
@@ -137,7 +137,7 @@ class Outbox:
         pause = _PAUSE_FIRST
         stale = False
         while True:
-            address = await self._places.find(queue.kind.name, queue.id, held.deadline)
+            address = self._places.find(queue.kind.name, queue.id)
             if not address:
                 raise Condition.NOT_FOUND.error(f"{described}: there is no such object")
             outcome = Outcome(self._context.shard.send(address, held.payload))
@@ -151,7 +151,7 @@ class Outbox:
                 case Outcome.STALE | Outcome.SHUTTING_DOWN | Outcome.TOO_BIG:
                     raise refusal(outcome, described)
                 case Outcome.SEALED:
-                    self._places.forget(queue.kind.name, queue.id)
+                    pass  # it moves: its entry is rewritten before it opens at its new place
                 case _ if not held.awaited:
                     raise refusal(outcome, described)
             if self._context.now() + pause > held.deadline:

@@ -27,16 +27,12 @@ ASSEMBLED_BYTES_MAX = 256 << 20
 class Operation(IntEnum):
     """What one shard asks of another."""
 
-    FIND = 1  # address of an id that is entered here, 0 if there is none
-    CLAIM = 2  # enter an address, if the id is free or still has the old one
-    REMOVE = 3
-    CREATE = 4  # get or create an object whose home is here
-    LIST = 5
-    REPLACE = 6  # end a session: its identity came in again
-    ARRIVE = 7  # take an actor over
-    ALIVE = 10  # is there an object at that address?
-    PUBLISH = 9  # to the members of a Spot of here
-    ROUTE = 8  # a session of here is bound to another address now
+    CREATE = 1  # get or create an object that is placed here
+    ALIVE = 2  # is there an object at that address?
+    REPLACE = 3  # end a session: its identity came in again
+    ARRIVE = 4  # take an actor over
+    ROUTE = 5  # a session of here is bound to another address now
+    PUBLISH = 6  # to the members of a Spot of here
 
 
 # (payload, asking shard) -> the answer's payload; plain or async

@@ -21,7 +21,7 @@ from shardpool.workers.moves import Moves, Record
 from shardpool.workers.operations import Operations
 from shardpool.workers.outbox import Outbox
 from shardpool.workers.peers import Peers
-from shardpool.workers.places import Places, check_id
+from shardpool.workers.places import Places
 from shardpool.workers.replies import OpenAsks
 from shardpool.workers.sessions import Sessions
 from shardpool.workers.succession import Succession
@@ -97,13 +97,13 @@ class ShardRuntime:
     def send(self, seat: Seat, target: type[TurnObject], id: str, payload: bytes) -> Delivery:
         """See Runtime."""
         kind = self.context.blueprint.find(target)
-        check_id(kind, id)
+        self.places.check_id(kind, id)
         return self.outbox.send(seat, kind, id, payload)
 
     def join(self, seat: Seat, target: type[TurnObject], id: str, request: bytes, timeout: float) -> None:
         """See Runtime."""
         kind = self.context.blueprint.find(target)
-        check_id(kind, id)
+        self.places.check_id(kind, id)
         self.joins.register(seat, kind, id, request, timeout)
 
     def push(self, client: int, message: Any) -> Delivery:

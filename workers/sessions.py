@@ -206,18 +206,19 @@ class Sessions:
 
     async def _claim_identity(self, state: SessionState, identity: str, policy: SecondLogin, deadline: float) -> None:
         mine = state.session._seat.address
-        there = await self._places.claim(IDENTITY, identity, 0, mine, deadline)
-        while there != mine:
+        described = f"second login of {identity!r}"
+        while (there := self._places.claim(IDENTITY, identity, mine)) != mine:
             if self._context.now() > deadline:
                 raise Condition.DEADLINE.error("the other session of this identity did not end in time")
-            question = encode_msgpack(Replace(there, policy is SecondLogin.REPLACE))
-            described = f"second login of {identity!r}"
-            alive = _flag(await self._peers.ask(shard_of(there), Operation.REPLACE, question, deadline, described))
-            if alive and policy is SecondLogin.REFUSE:
-                raise Condition.UNAUTHENTICATED.error("this identity is logged in already")
-            there = await self._places.claim(IDENTITY, identity, there, mine, deadline)
-            if there != mine:
-                there = await self._places.claim(IDENTITY, identity, 0, mine, deadline)
+            if there:
+                question = encode_msgpack(Replace(there, policy is SecondLogin.REPLACE))
+                alive = _flag(await self._peers.ask(shard_of(there), Operation.REPLACE, question, deadline, described))
+                if alive and policy is SecondLogin.REFUSE:
+                    raise Condition.UNAUTHENTICATED.error("this identity is logged in already")
+                if not alive:
+                    self._places.remove(IDENTITY, identity, there)
+                    continue
+            await asyncio.sleep(REPLACE_PAUSE)
 
     async def _serve_replace(self, question: Replace) -> bytes:
         state = self._states.get(question.session)

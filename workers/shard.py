@@ -19,10 +19,12 @@ from typing import Any
 
 import uvloop
 
+from shardpool import _core
 from shardpool._core import Node, Shard, Table
 from shardpool.app import Blueprint
 from shardpool.boot import Boot, become_worker, read_boot
 from shardpool.control import Drain, Drained, Failed, FromWorker, Ready, Register, Stop, ToWorker
+from shardpool.directory import Directory
 from shardpool.errors import Condition
 from shardpool.exit_codes import ExitCode
 from shardpool.loading import AppNotLoaded, load_app
@@ -89,6 +91,7 @@ class ShardProcess:
             acceptors=boot.acceptors,
             blueprint=blueprint,
             settings=self._settings,
+            directory=Directory(_core.Directory(node), blueprint.app.name),
         )
         hooks.runtime = self._runtime = ShardRuntime(context, Table)
 

@@ -16,7 +16,9 @@ import uvloop
 
 from shardpool import _core
 from shardpool.app import App
+from shardpool.directory import Directory
 from shardpool.workers.context import ShardContext, ShardSettings
+from shardpool.workers.places import IDENTITY
 from shardpool.workers.runtime import Hooks, ShardRuntime
 from shardpool.workers.shard import task_hooks
 
@@ -60,6 +62,7 @@ class LiveShard:
             acceptors=pool.acceptors,
             blueprint=app.compile(),
             settings=pool.settings,
+            directory=Directory(_core.Directory(self.node), app.name),
         )
         hooks.runtime = self.runtime = ShardRuntime(self.context, _core.Table)
         self._doorbell = pool.doorbells[process]
@@ -195,6 +198,11 @@ class Pool:
         self.post(system_object(home), _core.KIND_ATTACH, session, client.address, hello)
         await self.until(lambda: client.actor != 0 or client.refused is not None)
         return client
+
+    def entries(self, *types: str) -> list[str]:
+        """Ids of some types that are in the directory; of players and identities by default."""
+        directory = self.live[0].context.directory
+        return [entry.id for name in types or ("Player", "Admin", IDENTITY) for entry in directory.list(name, "", 1000)]
 
     def look(self) -> None:
         """Take in what came for the acceptor."""

@@ -36,7 +36,7 @@ def test_static_dir_becomes_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"name": ""}, "1 to 64 bytes"),
+        ({"name": ""}, "1 to 40 bytes"),
         ({"name": "a\nb"}, "printable"),
         ({"codec": "xml"}, '"json", "msgpack", "raw"'),
         ({"envelope": False}, 'codec="raw"'),

@@ -371,7 +371,7 @@ def test_spot_closes_when_empty_and_only_then() -> None:
         assert await client.ask(named("close_room")) is False
         await enter(pool, client, "room0")
         await pool.until(lambda: ("close", "short0", "closed") in story)
-        await pool.until(lambda: not pool.live[0].runtime.places.known("Room", "short0"))
+        await pool.until(lambda: not pool.live[0].runtime.places.find("Room", "short0"))
         await enter(pool, client, "short0")
         assert [entry for entry in story if entry[0] == "create"] == [
             ("create", "short0"),
@@ -515,8 +515,7 @@ def test_sessions_that_join_and_leave_at_random_leave_nothing_behind(seed: int) 
         await asyncio.sleep(0.02)
         assert sum(entry[0] == "disconnect" for entry in story) == 90
         for live in pool.live:
-            entered = {type_name for type_name, _ in live.runtime.places._entered}
-            assert entered <= {"Room"}
+            assert not pool.entries("Player")
             assert not live.context.parcels._held
             assert not live.runtime.joins._intents
             assert not live.runtime.moves._leaving

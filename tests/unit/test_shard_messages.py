@@ -427,7 +427,7 @@ def test_full_lane_holds_an_awaited_send_until_its_deadline_and_drops_the_others
         client.send(named("relay", id="c1", message="never"))
         context = pool.live[0].context
         sender = await pool.connect()
-        filled = pool.live[0].runtime.places.known("Counter", "c1")
+        filled = pool.live[0].runtime.places.find("Counter", "c1")
         await asyncio.sleep(0.01)
         while pool.live[0].core.send(filled, b"\x80") == 0:
             pass

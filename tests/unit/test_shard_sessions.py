@@ -110,7 +110,7 @@ def test_refusals_have_code_and_reason_and_leave_nothing(auth: Any, code: int, r
         assert client.refused[0] == code
         assert reason in client.refused[1]
         await pool.until(lambda: pool.live[0].node.counters(2)["objects"] == 1)
-        assert not pool.live[0].runtime.places._entered
+        assert not pool.entries()
 
     run(body, make_app(Story()))
 
@@ -125,7 +125,7 @@ def test_disconnect_runs_once_session_then_actor_and_gives_all_back() -> None:
         pool.post(client.slot, 5, 1000)
         await pool.until(lambda: pool.live[0].node.counters(2)["objects"] == 1)
         assert story == [("session", "ann", "idle"), ("actor", "ann", "idle")]
-        assert not pool.live[0].runtime.places._entered
+        assert not pool.entries()
         assert len(pool.live[0].runtime.sessions) == 0
 
     run(body, make_app(story))
@@ -200,7 +200,7 @@ def test_many_sessions_come_and_go_without_a_trace() -> None:
             for client in clients:
                 client.disconnect()
             await pool.until(lambda: all(live.node.counters(live.node.process)["objects"] == 1 for live in pool.live))
-        await pool.until(lambda: not any(live.runtime.places._entered for live in pool.live))
+        await pool.until(lambda: not pool.entries())
         for live in pool.live:
             assert not live.context.parcels._held
             assert len(live.runtime.turns) == len(live.runtime.insistence) == len(live.runtime.asks) == 0
