@@ -5,6 +5,7 @@ from shardpool.app import App
 from shardpool.calls import CreateOutcome, Creation
 from shardpool.codecs import Request
 from shardpool.decisions import Accept, Hello, JoinOutcome, Refuse, Reject
+from shardpool.directory import Entry
 from shardpool.errors import (
     AlreadyExists,
     CapacityExceeded,
@@ -38,6 +39,7 @@ __all__ = [
     "Creation",
     "DataLost",
     "DeadlineExceeded",
+    "Entry",
     "Hello",
     "InternalFailure",
     "InvalidOperation",

@@ -20,6 +20,7 @@ from shardpool.codecs import encode_msgpack
 from shardpool.errors import CapacityExceeded, InvalidOperation, TypeMismatch
 
 if TYPE_CHECKING:
+    from shardpool.directory import Entry
     from shardpool.objects import Seat, TurnObject
 
 R = TypeVar("R")
@@ -87,6 +88,15 @@ class Runtime(Protocol):
 
     def close_object(self, seat: Seat) -> bool:
         """End an object after its running turn; False when it may not end."""
+
+    def find(self, target: type[TurnObject], id: str) -> bool:
+        """Whether an object of that id exists on the node."""
+
+    def listing(self, target: type[TurnObject], after: str, limit: int) -> list[Entry]:
+        """Objects of a type by id."""
+
+    def advertise(self, seat: Seat, properties: dict[str, Any]) -> None:
+        """Change what is listed with an object."""
 
     def check_yielding(self, seat: Seat, call: object) -> None:
         """Raise InvalidOperation where a gate cannot be given back (T-7)."""

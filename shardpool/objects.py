@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from shardpool.calls import Ask, Create, Message, Runtime, Send, encode_message, encode_value
 from shardpool.codecs import Request, reply_type, value_decoder
+from shardpool.directory import Entry
 from shardpool.errors import InvalidOperation
 
 R = TypeVar("R")
@@ -105,6 +106,27 @@ class TurnObject:
         """
         described = f"create {target.__name__} {id!r}"
         return Create(self._placed(), target, id, encode_value(request, described), timeout, described)
+
+    def exists(self, target: type[TurnObject], id: str) -> bool:
+        """Whether an actor or Spot of that type and id is on the node now. Called from: any turn; never waits."""
+        return self._placed().runtime.find(target, id)
+
+    def listing(self, target: type[TurnObject], *, after: str = "", limit: int = 100) -> list[Entry]:
+        """Actors or Spots of a type, with what they advertise: room lists, matchmaking.
+
+        Args: after: the last id of the page before. limit: 1,000 at most.
+        Returns: entries (id, shard, properties) in order of their ids. Called from: any turn; never waits.
+        """
+        return self._placed().runtime.listing(target, after, limit)
+
+    def advertise(self, **properties: Any) -> None:
+        """Publish properties of this actor or Spot, for listings.
+
+        Args: properties: anything MessagePack has, 96 bytes encoded; they replace those of before.
+        Raises: TypeMismatch. Called from: its own turns, after it was created.
+        """
+        seat = self._placed()
+        seat.runtime.advertise(seat, properties)
 
     def _placed(self) -> Seat:
         try:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from shardpool.calls import CreateOutcome, Delivery
+from shardpool.directory import Entry
 from shardpool.errors import Condition, TypeMismatch
 from shardpool.objects import Seat, TurnObject
 from shardpool.workers.asking import Asking
@@ -124,6 +125,18 @@ class ShardRuntime:
     def close_object(self, seat: Seat) -> bool:
         """See Runtime."""
         return self.lives.close(seat, self.context.shard.target(seat.address))
+
+    def find(self, target: type[TurnObject], id: str) -> bool:
+        """See Runtime."""
+        return self.places.find(self.context.blueprint.find(target).name, id) != 0
+
+    def listing(self, target: type[TurnObject], after: str, limit: int) -> list[Entry]:
+        """See Runtime."""
+        return self.places.list(self.context.blueprint.find(target).name, after, limit)
+
+    def advertise(self, seat: Seat, properties: dict[str, Any]) -> None:
+        """See Runtime."""
+        self.places.describe(seat.type_name, seat.id, seat.address, properties)
 
     def check_yielding(self, seat: Seat, call: object) -> None:
         """See Runtime."""

@@ -116,6 +116,7 @@ class Sessions:
         ref = seat.session = SessionRef(self._runtime, number, client, seat.address, None)
         self._states[seat.address] = SessionState(session, ref)
         self._context.shard.sessions = len(self._states)
+        self._context.shard.sessions = len(self._states)
         outcome = Outcome(self._context.shard.post(seat.address, Kind.ATTACH, number, client, payload))
         if outcome is not Outcome.ACCEPTED:
             self._drop(seat.address)
@@ -273,6 +274,7 @@ class Sessions:
 
     def _drop(self, address: int) -> None:
         state = self._states.pop(address)
+        self._context.shard.sessions = len(self._states)
         self._context.shard.sessions = len(self._states)
         if state.ref.identity is not None:
             self._places.remove(IDENTITY, state.ref.identity, address)

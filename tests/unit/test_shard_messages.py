@@ -508,6 +508,57 @@ def test_timers_tick_skip_and_end_with_their_object() -> None:
     run(body, app)
 
 
+def test_listings_show_what_objects_advertise() -> None:
+    """P-26: listed by type with published properties, from any shard; pages by id; too much is refused."""
+    app = App("test")
+
+    @app.actor
+    class Player(Actor):
+        @on
+        async def make(self, msg: Make) -> None:
+            await self.create(Room, f"r{msg.n}", msg.n)
+
+        @on
+        def rooms(self) -> list[Any]:
+            first = self.listing(Room, limit=2)
+            rest = self.listing(Room, after=first[-1].id)
+            return [[e.id, e.shard, e.properties] for e in first + rest]
+
+        @on
+        def there(self) -> list[bool]:
+            return [self.exists(Room, "r1"), self.exists(Room, "r9")]
+
+        @on
+        def too_much(self) -> None:
+            self.advertise(text="x" * 200)
+
+    @app.spot
+    class Room(Spot):
+        @staticmethod
+        def shard_of(id: str) -> int:
+            return int(id[1:])
+
+        @every(0.01)
+        def tick(self) -> None:
+            self.advertise(seats=int(self.id[1:]))
+
+    async def body(pool: Pool) -> None:
+        client = await pool.connect()
+        for n in range(3):
+            await client.ask(named("make", n=n))
+        assert await client.ask(named("there")) == [True, False]
+        async with asyncio.timeout(5):
+            while (rooms := await client.ask(named("rooms")))[2][2] != {"seats": 2}:
+                await asyncio.sleep(0.005)
+        assert [room[:2] for room in rooms] == [["r0", 0], ["r1", 1], ["r2", 0]]
+        with pytest.raises(AskFailed) as caught:
+            await client.ask(named("too_much"))
+        assert caught.value.code == "type_mismatch"
+        assert pool.live[0].node.counters(2)["sessions"] == 1
+
+    run(body, app, 2)
+
+
 async def operate(pool: Pool, **operation: Any) -> Any:
     """One request of a trusted program, to shard 0."""
     pool.clients[77] = client = Client(pool, 77, 0)
