@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from shardpool._core import FLAG_ASK
 from shardpool.codecs import encode_json, encode_msgpack
 from shardpool.errors import Condition, ErrorBody, ShardpoolError
 from shardpool.workers.context import ShardContext, kind_name, log, settled
@@ -32,6 +33,16 @@ class Faults:
         target = self._context.shard.target(address)
         body = self._body(target, kind, error, payload)
         return encode_json(body) if kind == Kind.FRAME else encode_msgpack(body)
+
+    def unrun(self, address: int, records: list[tuple[int, int, int, int, bytes]]) -> None:
+        """Tell those who asked an object that has ended that nobody will answer."""
+        shard = self._context.shard
+        body = body_of(Condition.STALE.error(f"{label_of(shard.target(address))} ended before it came to this message"))
+        for kind, flags, a, b, _ in records:
+            if kind == Kind.CALL and a:
+                shard.reply_call(b, a, 1, encode_msgpack(body))
+            elif kind == Kind.FRAME and flags & FLAG_ASK:
+                shard.error_client(a, b, encode_json(body))
 
     def report(self, target: Any, callback: str, error: BaseException) -> None:
         """Log a callback that raised and whose failure ends nothing else."""

@@ -220,7 +220,7 @@ class Hooks:
         """A sealed object has settled."""
         self._wired.moves.sealed(address, records)
 
-    def activate(self, address: int) -> None:
-        """A slot has records and no object: it was its predecessor's; there is nobody to run them."""
-        log.error("object %x has records but no state after a restart: they are dropped", address)
-        self._wired.context.shard.release(address)
+    def dropped(self, address: int, records: list[Record]) -> None:
+        """An object ended with these records unrun."""
+        self._wired.faults.unrun(address, records)
+

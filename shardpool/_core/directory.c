@@ -47,7 +47,7 @@ static bool is_address(unsigned long long address)
 {
     if (sp_address_generation(address) != 0)
         return true;
-    PyErr_Format(PyExc_ValueError, "%llx is no object address", address);
+    PyErr_Format(PyExc_ValueError, "%llu is no object address", address);
     return false;
 }
 

@@ -299,7 +299,7 @@ static PyObject *node_slot(NodeObject *self, PyObject *args)
         return NULL;
     struct sp_peer *shard = self->attached ? sp_node_shard(&self->node, address) : NULL;
     if (shard == NULL || sp_address_index(address) >= self->node.geometry.slots)
-        return PyErr_Format(PyExc_ValueError, "no slot at object address %llx", address);
+        return PyErr_Format(PyExc_ValueError, "no slot at object address %llu", address);
     const struct sp_slot *slot = &shard->slots[sp_address_index(address)];
     uint64_t word = sp_load_acquire(&slot->word.low);
     uint64_t held = sp_fields_subtract(sp_load_relaxed(&slot->word.high), sp_load_relaxed(&slot->done));

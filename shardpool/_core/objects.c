@@ -24,8 +24,7 @@ static PyObject *shard_allocate(ShardObject *self, PyObject *args, PyObject *kwa
     slot->kind = kind;
     slot->client = client;
     slot->session = session;
-    uint64_t objects = sp_load_relaxed(&sp_node_header(self->ex.node)->counters[SP_COUNT_OBJECTS]);
-    sp_gauge(self->ex.node, SP_COUNT_OBJECTS, objects + 1);
+    sp_shard_count_objects(self, 1);
     return PyLong_FromUnsignedLongLong(sp_executor_address(&self->ex, index));
 }
 
@@ -38,7 +37,7 @@ static uint32_t own_slot(ShardObject *self, PyObject *arg)
         return none;
     uint32_t slot = sp_executor_slot(&self->ex, address);
     if (slot == none || !self->ex.objects[slot].live) {
-        PyErr_Format(PyExc_ValueError, "no object at %llx on this shard", address);
+        sp_value_error("no object of this shard at", address);
         return none;
     }
     return slot;
@@ -88,8 +87,7 @@ static PyObject *shard_vacate(ShardObject *self, PyObject *arg)
         PyErr_SetString(PyExc_ValueError, "only a settled sealed object can be vacated: call seal and wait for hooks.sealed");
         return NULL;
     }
-    sp_shard_clear_tenant(self, slot);
-    sp_executor_vacate(&self->ex, slot);
+    sp_shard_vacate(self, slot);
     Py_RETURN_NONE;
 }
 
@@ -254,8 +252,10 @@ static PyObject *shard_adopt(ShardObject *self, PyObject *unused)
         PyErr_SetString(PyExc_ValueError, "adopt comes before the first allocate");
         return NULL;
     }
-    if (sp_executor_adopt(&self->ex) == UINT32_MAX)
+    uint32_t live = sp_executor_adopt(&self->ex);
+    if (live == UINT32_MAX)
         return PyErr_NoMemory();
+    sp_shard_count_objects(self, live);
     PyObject *list = PyList_New(0);
     for (uint32_t i = 0; list != NULL && i < self->ex.free_slot; i++) {
         if (!self->ex.objects[i].live || self->ex.objects[i].ending)
@@ -282,7 +282,11 @@ static PyObject *shard_restore(ShardObject *self, PyObject *args)
     PyObject *context = PyContext_CopyCurrent();
     if (context == NULL)
         return NULL;
-    sp_shard_clear_tenant(self, index);
+    if (self->tenants[index].table != NULL) {
+        Py_DECREF(context);
+        PyErr_SetString(PyExc_ValueError, "that object has its Python half already");
+        return NULL;
+    }
     self->tenants[index] = (struct sp_tenant){Py_NewRef(target), (TableObject *)Py_NewRef(table), context};
     struct sp_slot *slot = &self->ex.slots[index];
     if (slot->mark != 0) {

@@ -114,8 +114,10 @@ void sp_shard_flush_kept(ShardObject *self)
 
 static PyObject *write_to_client(ShardObject *self, uint64_t client, uint16_t kind, uint64_t b, const Py_buffer *payload)
 {
-    if (sp_node_acceptor(self->ex.node, client) == NULL)
-        return PyErr_Format(PyExc_ValueError, "no acceptor at client address %llx", (unsigned long long)client);
+    if (sp_node_acceptor(self->ex.node, client) == NULL) {
+        sp_value_error("no acceptor has a client at", client);
+        return NULL;
+    }
     if (!sp_shard_write(self, 1 + sp_address_number(client), SP_STREAM_DATA, kind, 0, client, client, b, payload->buf,
                         (size_t)payload->len))
         return NULL;

@@ -17,16 +17,30 @@ static void shard_infra(void *context, uint32_t process, struct sp_record *recor
     Py_XDECREF(result);
 }
 
-void sp_shard_clear_tenant(ShardObject *self, uint32_t slot)
+/* ValueError: `text` with the address in hexadecimal behind it. */
+void sp_value_error(const char *text, uint64_t address)
 {
-    struct sp_tenant *tenant = &self->tenants[slot];
-    if (tenant->table == NULL)
-        return;
-    Py_CLEAR(tenant->target);
-    Py_CLEAR(tenant->table);
-    Py_CLEAR(tenant->context);
-    uint64_t objects = sp_load_relaxed(&sp_node_header(self->ex.node)->counters[SP_COUNT_OBJECTS]);
-    sp_gauge(self->ex.node, SP_COUNT_OBJECTS, objects - 1);
+    char message[160];
+    snprintf(message, sizeof message, "%s %016llx", text, (unsigned long long)address);
+    PyErr_SetString(PyExc_ValueError, message);
+}
+
+void sp_shard_count_objects(ShardObject *self, int64_t change)
+{
+    self->objects += (uint64_t)change;
+    sp_gauge(self->ex.node, SP_COUNT_OBJECTS, self->objects);
+}
+
+/* Frees a settled sealed slot and the Python half of what lived there. */
+void sp_shard_vacate(ShardObject *self, uint32_t slot)
+{
+    struct sp_tenant tenant = self->tenants[slot];
+    self->tenants[slot] = (struct sp_tenant){NULL, NULL, NULL};
+    sp_executor_vacate(&self->ex, slot);
+    sp_shard_count_objects(self, -1);
+    Py_XDECREF(tenant.target);
+    Py_XDECREF(tenant.table);
+    Py_XDECREF(tenant.context);
 }
 
 static PyObject *lane_records(ShardObject *self, uint32_t index)
@@ -50,17 +64,19 @@ static PyObject *lane_records(ShardObject *self, uint32_t index)
 static void shard_sealed(void *context, uint32_t index)
 {
     ShardObject *self = context;
-    if (self->ex.objects[index].ending) {
-        sp_shard_clear_tenant(self, index);
-        sp_executor_vacate(&self->ex, index);
-        return;
+    struct sp_slot *slot = &self->ex.slots[index];
+    bool ending = self->ex.objects[index].ending;
+    if (!ending || slot->lanes[0].first != 0 || slot->lanes[1].first != 0) {
+        PyObject *hook = ending ? self->hooks.dropped : self->hooks.sealed;
+        PyObject *records = lane_records(self, index);
+        PyObject *result =
+            records == NULL ? NULL : PyObject_CallFunction(hook, "KN", sp_executor_address(&self->ex, index), records);
+        if (result == NULL)
+            PyErr_WriteUnraisable(hook);
+        Py_XDECREF(result);
     }
-    PyObject *records = lane_records(self, index);
-    PyObject *result = records == NULL
-        ? NULL : PyObject_CallFunction(self->hooks.sealed, "KN", sp_executor_address(&self->ex, index), records);
-    if (result == NULL)
-        PyErr_WriteUnraisable(self->hooks.sealed);
-    Py_XDECREF(result);
+    if (ending)
+        sp_shard_vacate(self, index);
 }
 
 static void shard_resumed(void *context, uint32_t index)
@@ -89,7 +105,7 @@ static int take_hooks(struct sp_hooks *to, PyObject *hooks)
     } wanted[] = {
         {"poke", &to->poke, false}, {"failed", &to->failed, false}, {"adopt", &to->adopt, false},
         {"reply", &to->reply, false}, {"control", &to->control, false}, {"resumed", &to->resumed, false},
-        {"sealed", &to->sealed, false}, {"loop", &to->loop, true}, {"enter_task", &to->enter_task, true},
+        {"sealed", &to->sealed, false}, {"dropped", &to->dropped, false}, {"loop", &to->loop, true}, {"enter_task", &to->enter_task, true},
         {"leave_task", &to->leave_task, true}, {"stub", &to->stub, true},
     };
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)

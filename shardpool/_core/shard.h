@@ -48,7 +48,7 @@ struct sp_keep {
 };
 
 struct sp_hooks {
-    PyObject *poke, *failed, *adopt, *reply, *control, *resumed, *sealed;
+    PyObject *poke, *failed, *adopt, *reply, *control, *resumed, *sealed, *dropped;
     PyObject *loop, *enter_task, *leave_task, *stub;
 };
 
@@ -62,6 +62,7 @@ typedef struct {
     uint32_t kept_data; /* streams with kept data records: while not 0 the executor is blocked */
     bool running;
     bool poked;
+    uint64_t objects; /* live ones, the predecessor's included */
     uint64_t current;
     uint64_t turn;
     uint64_t messages_in, messages_out, bytes_in, bytes_out, turns, failed;
@@ -77,7 +78,9 @@ bool sp_shard_answer(ShardObject *self, uint32_t slot, struct sp_cell *cell, PyO
 void sp_shard_failed(ShardObject *self, uint32_t slot, struct sp_cell *cell, bool message_fault);
 
 /* shard.c */
-void sp_shard_clear_tenant(ShardObject *self, uint32_t slot);
+void sp_shard_vacate(ShardObject *self, uint32_t slot);
+void sp_shard_count_objects(ShardObject *self, int64_t change);
+void sp_value_error(const char *text, uint64_t address);
 
 /* objects.c */
 extern PyMethodDef sp_object_methods[];

@@ -58,6 +58,9 @@ class Hooks:
     def resumed(self, address: int) -> None:
         raise AssertionError
 
+    def dropped(self, address: int, records: list[tuple[int, int, int, int, bytes]]) -> None:
+        pass
+
     def sealed(self, address: int, records: list[tuple[int, int, int, int, bytes]]) -> None:
         self.moved = records
 

@@ -31,6 +31,7 @@ class Hooks:
         self.controls: list[tuple[int, int, int, int, bytes]] = []
         self.suspended: list[tuple[int, int, Any]] = []
         self.moved: list[tuple[int, list[tuple[int, int, int, int, bytes]]]] = []
+        self.unrun: list[tuple[int, int, int, int, bytes]] = []
         self.resumptions: list[int] = []
         self.pokes = 0
 
@@ -52,6 +53,9 @@ class Hooks:
 
     def resumed(self, address: int) -> None:
         self.resumptions.append(address)
+
+    def dropped(self, address: int, records: list[tuple[int, int, int, int, bytes]]) -> None:
+        self.unrun += records
 
     def sealed(self, address: int, records: list[tuple[int, int, int, int, bytes]]) -> None:
         self.moved.append((address, records))

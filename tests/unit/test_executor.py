@@ -336,6 +336,7 @@ def test_a_released_object_drops_its_queue_and_frees_its_python_half(rig: Rig) -
     rig.run()
     assert rig.sent() == [(_core.KIND_REPLY, b"x")]
     assert rig.acceptor.counters(2)["dropped"] == 2
+    assert [record[4] for record in rig.hooks[0].unrun] == [b"x", b"x"]
     assert rig.acceptor.counters(2)["objects"] == 0
     assert permits(rig) == 0
     gc.collect()
