@@ -155,7 +155,7 @@ class Shard:
     def unseal(self, address: int, /) -> None: ...
     def vacate(self, address: int, /) -> None: ...
     def place(self, address: int, records: list[tuple[int, int, int, int, bytes]], /) -> bool:
-        """Puts a moved object's records (as hooks.sealed gave them) into a fresh object's lanes, in order; it then runs."""
+        """Puts a moved object's records (as hooks.sealed gave them) into an object's lanes, in order; it then runs."""
     def share_gate(self, address: int, owner: int, /) -> None: ...
     def release_gate(self, address: int, /) -> None:
         """A suspended turn gives its gate back (yielding)."""
@@ -213,7 +213,7 @@ SLOW_DROP_OLDEST: int
 SLOW_CLOSE: int
 
 class Acceptor:
-    """Sockets, frames, admissions and writes of one acceptor. A call that names a client which has gone does nothing."""
+    """Sockets, frames, admissions and writes of one acceptor. A call for a client which has gone does nothing."""
 
     def __init__(self, node: Node, acceptor: int, settings: dict[str, int]) -> None: ...
     def listen(self, fd: int, transport: int, /) -> None: ...
