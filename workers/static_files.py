@@ -5,6 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
+import shardpool
+
+BROWSER_CLIENT = "shardpool.js"
+
 _TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -29,13 +33,14 @@ class StaticFile:
 
 
 class StaticFiles:
-    """Looks paths of requests up below one directory.
+    """Looks paths of requests up below one directory, and the browser's client where that has none.
 
     Args: root: the directory; None: there are no files.
     """
 
     def __init__(self, root: str | None) -> None:
         self._root = None if root is None else Path(root).resolve()
+        self._packaged = Path(shardpool.__path__[0]).resolve() / "client"
 
     def find(self, target: str) -> StaticFile | None:
         """The file that a request's path names.
@@ -54,15 +59,20 @@ class StaticFiles:
             return None
         if decoded.endswith("/"):
             parts.append("index.html")
-        try:
-            # resolved: a link inside the directory must not lead out of it
-            path = self._root.joinpath(*parts).resolve(strict=True)
-            status = path.stat()
-        except (OSError, RuntimeError):
-            return None
-        if not path.is_relative_to(self._root) or not path.is_file():
-            return None
-        return StaticFile(path, status.st_size, content_type(path), f'"{status.st_size:x}-{status.st_mtime_ns:x}"')
+        found = _file_below(self._root, parts)
+        return _file_below(self._packaged, parts) if found is None and parts == [BROWSER_CLIENT] else found
+
+
+def _file_below(root: Path, parts: list[str]) -> StaticFile | None:
+    try:
+        # resolved: a link inside the directory must not lead out of it
+        path = root.joinpath(*parts).resolve(strict=True)
+        status = path.stat()
+    except (OSError, RuntimeError):
+        return None
+    if not path.is_relative_to(root) or not path.is_file():
+        return None
+    return StaticFile(path, status.st_size, content_type(path), f'"{status.st_size:x}-{status.st_mtime_ns:x}"')
 
 
 def content_type(path: Path) -> str:
