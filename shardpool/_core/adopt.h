@@ -100,7 +100,8 @@ static inline uint32_t sp_executor_adopt(struct sp_executor *ex)
             ex->free_slot = i + 1;
         sp_chain_adopt(ex, &slot->lanes[SP_LANE_APPLICATION], used);
         sp_chain_adopt(ex, &slot->lanes[SP_LANE_LIFECYCLE], used);
-        if (!tenant && sp_word_phase(word) == SP_IDLE)
+        /* slot 0 without a tenant was never vacated: hellos came before the first shard, whose system object is next */
+        if (!tenant && (i == 0 || sp_word_phase(word) == SP_IDLE))
             continue;
         /* without a tenant: its vacating was cut short, and is finished by its next turn */
         ex->objects[i] = (struct sp_object){ .gate = i, .live = 1, .ending = !tenant };

@@ -145,6 +145,9 @@ static inline uint32_t sp_executor_allocate(struct sp_executor *ex)
         return ex->node->geometry.slots;
     ex->objects[slot] = (struct sp_object){ .gate = slot, .live = 1 };
     ex->slots[slot].lifecycle_run = 0;
+    /* only of slot 0, which acceptors publish to before it has a tenant */
+    if (sp_word_phase(sp_load_acquire(&ex->slots[slot].word.low)) == SP_RUNNABLE)
+        sp_executor_queue(ex, slot);
     return slot;
 }
 

@@ -101,6 +101,7 @@ class Rig:
         geometry: dict[str, int] | None = None,
         root: str | None = None,
         tls: ssl.SSLContext | None = None,
+        start_shard: bool = True,
         **settings: Any,
     ) -> None:
         sizes = {"slots": 1024, "permits": 512, "arena_bytes": 8 << 20, "directory_entries": 64} | (geometry or {})
@@ -110,8 +111,7 @@ class Rig:
         self.node = _core.Node(1, self.segments, self.doorbells)
         self.shard_node = _core.Node(2, self.segments, self.doorbells)
         self.hooks = Hooks()
-        self.shard = _core.Shard(self.shard_node, 0, self.hooks)
-        self.shard_runs = True
+        self.shard_runs = False
         self.refuse: tuple[int, bytes] | None = None
         self.bind_sessions = True
         self.sessions: list[tuple[int, SessionObject, int, Echo, int]] = []  # address, object, actor, object, client
@@ -119,8 +119,17 @@ class Rig:
         self.events: list[tuple[int, int, int, int, bytes]] = []
         self._table = self._make_table(Echo.message)
         self.system = System()
-        self.shard.allocate(1, self.system, self._table)
+        if start_shard:
+            self.start_shard()
         self._build(envelope, root, tls, settings)
+
+    def start_shard(self, adopt: bool = False) -> None:
+        """The shard begins; adopt: as the worker does it, with what is in its segment."""
+        self.shard = _core.Shard(self.shard_node, 0, self.hooks)
+        if adopt:
+            assert self.shard.adopt() == []
+        assert self.shard.allocate(1, self.system, self._table) == 1 << 32
+        self.shard_runs = True
 
     def _make_table(self, handler: Callable[[Echo, bytes], bytes]) -> _core.Table:
         return _core.Table(None, {bytes: (handler, 0)}, None, bytes, bytes, self._lifecycle)

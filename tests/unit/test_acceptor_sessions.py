@@ -338,3 +338,15 @@ def test_a_local_program_asks_the_system_object() -> None:
         assert rig.system.operations == [b"find"]
         peer.send(b"Sx")
         assert peer.close_code() == 4400
+
+
+def test_a_hello_before_the_shards_first_start_waits_for_it() -> None:
+    """P-7, M-16: what was published before the shard adopted its segment is run by it."""
+    with Rig(start_shard=False) as rig:
+        peers = [rig.connect() for _ in range(3)]
+        for peer in peers:
+            peer.send(b'H{"v":1}')
+        rig.steps(0.05)
+        rig.start_shard(adopt=True)
+        for peer in peers:
+            assert peer.frame()[:1] == b"W"
