@@ -225,14 +225,18 @@ static inline uint32_t sp_input_other(struct sp_engine *e, struct sp_connection 
     }
 }
 
-static inline void sp_input_acknowledged(struct sp_engine *e, struct sp_connection *c, uint32_t number)
+/* Takes note of an acknowledgement, which clients send in the middle of their messages: it does not end a batch, and
+ * may be read again when what came before it has to wait. False: the frame is none, or acknowledges too much. */
+static inline bool sp_input_acknowledged(struct sp_connection *c, const uint8_t *frame, uint32_t length)
 {
-    if ((int32_t)(number - c->sequence) > 0) {
-        sp_engine_end_text(e, c, SP_CLOSE_PROTOCOL, "an acknowledgement of a number that was never sent");
-        return;
-    }
+    if (length != 5 || frame[0] != 'K' || !c->envelope)
+        return false;
+    uint32_t number = sp_big_endian_32(frame + 1);
+    if ((int32_t)(number - c->sequence) > 0)
+        return false;
     if ((int32_t)(number - c->acknowledged) > 0)
         c->acknowledged = number;
+    return true;
 }
 
 /* A frame that is neither S nor a well-formed A. */
@@ -240,10 +244,8 @@ static inline void sp_input_control(struct sp_engine *e, struct sp_connection *c
 {
     switch (length == 0 ? 0 : frame[0]) {
     case 'K':
-        if (length == 5)
-            sp_input_acknowledged(e, c, sp_big_endian_32(frame + 1));
-        else
-            sp_engine_end_text(e, c, SP_CLOSE_PROTOCOL, "K needs a number of 4 bytes");
+        sp_engine_end_text(e, c, SP_CLOSE_PROTOCOL, length == 5 ? "an acknowledgement of a number that was never sent"
+                                                                : "K needs a number of 4 bytes");
         return;
     case 'P':
         if (length <= 126)
@@ -304,6 +306,12 @@ static inline uint32_t sp_input_session(struct sp_engine *e, struct sp_connectio
         found = sp_input_next(e, c, bytes + at, length - at, &piece);
         if (found != SP_FOUND_MESSAGE)
             break;
+        if (sp_input_acknowledged(c, piece.bytes, piece.length)) {
+            at += (uint32_t)piece.size;
+            if (count > 0)
+                e->batch[count - 1].end = at;
+            continue;
+        }
         struct sp_message *message = &e->batch[count];
         control = !sp_input_message(c, &piece, message);
         size += control ? 0 : sp_record_size(message->length);

@@ -25,7 +25,7 @@ struct sp_unsent {
 
 /* Buffers of the first size that nobody uses: most connections need one for the length of one turn. */
 struct sp_spare {
-    uint8_t *buffers[64];
+    uint8_t *buffers[256];
     uint32_t count;
 };
 
