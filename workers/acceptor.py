@@ -28,6 +28,7 @@ from shardpool.workers.clients import AppFacts, Clients
 from shardpool.workers.control_link import ControlLink
 from shardpool.workers.doors import Event, Transport
 from shardpool.workers.http import Site
+from shardpool.workers.kinds import SlotKind
 from shardpool.workers.minting import Mint
 from shardpool.workers.static_files import StaticFiles
 from shardpool.workers.tls import TlsFileError, server_context
@@ -72,7 +73,13 @@ class AcceptorProcess:
         sites = {kind: Site(files, upgrade, self._ready, kind) for kind in (False, True)}
         app = AppFacts(boot.app_name, boot.codec, boot.envelope)
         self._clients = Clients(self._engine, settings, app, self._mint, sites, transports, tls)
+        self._end_predecessors()
         self._listen(boot, transports)
+
+    def _end_predecessors(self) -> None:
+        ended = self._engine.end_predecessors(SlotKind.SESSION)
+        if ended:
+            log.warning("restarted: %d sessions of the predecessor's clients ended", ended)
 
     def _listen(self, boot: Boot, transports: list[Transport]) -> None:
         for condition, sentence in _REFUSALS.items():

@@ -133,8 +133,8 @@ static int engine_open(struct sp_engine *e, struct sp_node *node, uint32_t accep
         PyErr_NoMemory();
         return -1;
     }
-    /* so that client addresses of a predecessor are not taken for ours */
-    e->connections.first_generation = (uint32_t)sp_load_relaxed(&sp_node_header(node)->incarnation) << 12;
+    /* spread over the range, so that client addresses of a predecessor are not taken for ours */
+    e->connections.first_generation = (uint32_t)sp_load_relaxed(&sp_node_header(node)->incarnation) * 0x9E3779U;
     sp_engine_tick(e);
     /* Edge-triggered and never read: each ring is reported once, and a wake costs no read. */
     struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.u64 = SP_TAG_DOORBELL << 56};
@@ -528,6 +528,14 @@ static PyObject *acceptor_end_all(AcceptorObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+static PyObject *acceptor_end_predecessors(AcceptorObject *self, PyObject *arg)
+{
+    unsigned long kind = PyLong_AsUnsignedLong(arg);
+    if (kind == (unsigned long)-1 && PyErr_Occurred())
+        return NULL;
+    return PyLong_FromUnsignedLong(sp_engine_end_predecessors(self->engine, kind));
+}
+
 static PyObject *acceptor_stop_accepting(AcceptorObject *self, PyObject *unused)
 {
     (void)unused;
@@ -580,6 +588,8 @@ static PyMethodDef acceptor_methods[] = {
     {"finish", (PyCFunction)acceptor_finish, METH_VARARGS, "The last bytes; then the connection is closed."},
     {"drop", (PyCFunction)acceptor_drop, METH_O, "Closes at once."},
     {"end_all", (PyCFunction)acceptor_end_all, METH_VARARGS, "Ends every connection."},
+    {"end_predecessors", (PyCFunction)acceptor_end_predecessors, METH_O,
+     "Detaches sessions (slots of that kind) whose clients were a dead predecessor's; how many there were."},
     {"stop_accepting", (PyCFunction)acceptor_stop_accepting, METH_NOARGS, "New connections wait in the backlog."},
     {"stop_reading", (PyCFunction)acceptor_stop_reading, METH_NOARGS, "Reads no more; what was read is published."},
     {0},

@@ -148,6 +148,28 @@ static inline void sp_engine_detach(struct sp_engine *e, struct sp_connection *c
     sp_post(e, detach);
 }
 
+/* Before the first connection: ends the sessions of an acceptor that died in this place. A session that is only now
+ * being bound for one of its clients is ended when BOUND comes. Returns how many were found. */
+static inline uint32_t sp_engine_end_predecessors(struct sp_engine *e, uint64_t kind)
+{
+    uint32_t found = 0;
+    for (uint32_t shard = 0; shard < e->node->geometry.shards; shard++) {
+        struct sp_peer *peer = sp_node_shard(e->node, sp_address(shard, 1, 0));
+        for (uint32_t index = 0; index < e->node->geometry.slots; index++) {
+            struct sp_slot *slot = &peer->slots[index];
+            uint64_t generation = sp_word_generation(sp_load_acquire(&slot->word.low));
+            uint64_t client = sp_load_relaxed(&slot->client);
+            if (sp_load_relaxed(&slot->kind) != kind || client == 0 || sp_address_number(client) != e->acceptor)
+                continue;
+            /* should the slot have a new tenant by now, the generation no longer fits and the record is refused */
+            sp_post(e, (struct sp_pending){.target = sp_address(shard, generation, index), .kind = SP_KIND_DETACH,
+                                           .a = SP_CLOSE_LOST, .b = client});
+            found++;
+        }
+    }
+    return found;
+}
+
 static inline void sp_engine_tell_shards(struct sp_engine *e, const struct sp_connection *c, enum sp_kind kind)
 {
     for (uint32_t shard = 0; shard < e->node->geometry.shards; shard++)

@@ -89,6 +89,11 @@ class Running:
         found: dict[str, Any] = json.loads(done.stdout)
         return found
 
+    def shard(self) -> dict[str, Any]:
+        """The first shard's part of the status."""
+        found: dict[str, Any] = next(each for each in self.status()["processes"] if each["role"] == "shard")
+        return found
+
 
 @contextlib.contextmanager
 def pool(app: str, *flags: str, binds: tuple[str, ...] = ("tcp", "ws")) -> Iterator[Running]:

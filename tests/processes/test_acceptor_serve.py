@@ -108,6 +108,7 @@ def test_a_killed_acceptor_is_replaced_and_its_sessions_end() -> None:
             client.settimeout(10)
             assert read(client, 1) == b""
         assert hit(running.session(), 1)["count"] == 1
+        wait_until(lambda: running.shard()["counters"]["sessions"] == 1, "the dead acceptor's sessions end")
 
 
 def test_http_and_websocket_share_an_address(tmp_path: Path) -> None:

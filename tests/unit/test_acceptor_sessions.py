@@ -340,6 +340,15 @@ def test_a_local_program_asks_the_system_object() -> None:
         assert peer.close_code() == 4400
 
 
+def test_a_successor_ends_the_sessions_of_a_dead_acceptors_clients(rig: Rig) -> None:
+    """P-11, P-16: sessions do not stay behind when the process that held their clients dies."""
+    for _ in range(5):
+        rig.session()
+    assert rig.engine.end_predecessors(2) == 5
+    rig.until(lambda: all(session[1].detached == [1006] for session in rig.sessions))
+    assert rig.engine.end_predecessors(9) == 0
+
+
 def test_a_hello_before_the_shards_first_start_waits_for_it() -> None:
     """P-7, M-16: what was published before the shard adopted its segment is run by it."""
     with Rig(start_shard=False) as rig:
