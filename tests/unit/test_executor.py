@@ -116,7 +116,7 @@ def test_idle_objects_need_a_permit_runnable_ones_do_not() -> None:
 
 
 def test_a_suspended_turn_keeps_its_reservation_and_mark_but_no_permit(rig: Rig) -> None:
-    """M-5, M-10, M-11, T-3: the next record waits for the end of the first, once."""
+    """M-5, M-10, M-11, T-3, T-26: the next record waits for the end of the first, once."""
     actor = Recorder()
     address = rig.shards[0].allocate(1, actor, ASYNC)
     rig.publish(address, b"first")

@@ -353,7 +353,7 @@ def test_asks_reach_objects_on_the_same_and_on_other_shards(shards: int) -> None
 
 @pytest.mark.parametrize("shards", [1, 2])
 def test_asks_that_fail(shards: int) -> None:
-    """T-10, T-11, O-1: nobody there, the other raised, no handler, too late, itself, no gate to give."""
+    """T-7, T-10, T-11, O-1: nobody there, the other raised, no handler, too late, itself, no gate to give."""
     answers = reply_of(
         make_app(),
         named("make", n=1),
