@@ -119,7 +119,7 @@ def test_a_bare_client_of_a_saturated_shard_waits() -> None:
 
 
 def test_detach_survives_a_full_lifecycle_lane() -> None:
-    """P-11, A-2: the end of a session is never lost, however full its lane or link is."""
+    """P-11, M-10: the end of a session is never lost, however full its lane or link is."""
     with Rig(geometry={"lifecycle_records": 8, "infra_bytes": 4096}) as rig:
         peers = [rig.session() for _ in range(100)]
         rig.shard_runs = False
