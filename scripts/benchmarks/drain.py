@@ -33,7 +33,7 @@ class Hooks:
     """The shard's Python half, of which this path must need nothing."""
 
     enter_task = leave_task = stub = None
-    failed = adopt = reply = control = activate = resumed = sealed = staticmethod(unexpected)
+    failed = adopt = reply = control = resumed = sealed = dropped = staticmethod(unexpected)
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
