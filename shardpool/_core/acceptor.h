@@ -1,8 +1,8 @@
 /* The acceptor's engine, without Python: what it holds, and the small steps that everything else is made of.
  *
  * Flow        epoll -> input.h (read, split, admit) -> the own inbox -> output.h (append) -> one write per connection.
- *             What is rare (handshakes, hellos, TLS, WebSocket's corner cases, last words) goes to Python as an event and
- *             comes back as a call.
+ *             What is rare (handshakes, hellos, TLS, WebSocket's corner cases, last words) goes to Python as an event
+ *             and comes back as a call.
  * Owner       the acceptor's one thread. Nothing here blocks except the wait in epoll.
  * Invariants
  *   A1  reading a socket stops, and only that one, while its messages find no room; they are kept in order
