@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 from acceptor_pool import BARE, pool
@@ -33,4 +32,6 @@ def test_every_autobahn_case_passes(tmp_path: Path) -> None:
     }
     assert wrong == {}
     assert len(cases) == CASES
-    assert Counter(case["behavior"] for case in cases.values())["OK"] >= 290
+    # Not strict: the close for a later frame may overtake the echo of an earlier one, which takes two processes.
+    loose = {name for name, case in cases.items() if case["behavior"] == "NON-STRICT"}
+    assert {name for name in loose if not name.startswith(("3.", "4.", "5.", "6.4."))} == set()
