@@ -105,6 +105,7 @@ class Hooks(Protocol):
         Call vacate(address) when they are safe elsewhere, or unseal(address) to go on here."""
 
 def publish_frames(node: Node, address: int, client: int, payload: bytes, count: int, flags: int, /) -> int: ...
+
 DIRECTORY_CREATING: int
 DIRECTORY_FULL: int
 DIRECTORY_KEY_BYTES: int

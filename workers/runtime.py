@@ -223,4 +223,3 @@ class Hooks:
     def dropped(self, address: int, records: list[Record]) -> None:
         """An object ended with these records unrun."""
         self._wired.faults.unrun(address, records)
-
