@@ -612,3 +612,56 @@ def test_trusted_programs_ask_send_find_list_and_publish(shards: int) -> None:
             assert caught.value.code == code
 
     run(body, make_app(), shards)
+
+
+def test_askers_of_an_object_that_ends_are_told_at_once() -> None:
+    """T-40, M-2: asks that still wait in an ended object's lane get an error, clients' and objects' alike."""
+    app = App("test")
+
+    @app.actor
+    class Player(Actor):
+        @on
+        async def leave(self) -> None:
+            await asyncio.sleep(0.01)
+            self.close()
+
+        @on
+        def hello(self) -> str:
+            return "hello"
+
+        @on
+        async def relay(self, msg: Relay) -> Any:
+            return await self.ask(Room, msg.id, msg.message, timeout=30.0)
+
+        @on
+        async def make(self, msg: Make) -> None:
+            await self.create(Room, str(msg.n))
+
+    @app.spot
+    class Room(Spot):
+        @on
+        async def leave(self) -> None:
+            await asyncio.sleep(0.01)
+            self.close()
+
+        @on
+        def hello(self) -> str:
+            return "hello"
+
+    async def body(pool: Pool) -> None:
+        one, two, three = [await pool.connect() for _ in range(3)]
+        await one.ask(named("make", n=1))
+        asks = [
+            asyncio.ensure_future(client.ask(message))
+            for client, message in (
+                (one, named("relay", id="1", message="leave")),
+                (two, named("relay", id="1", message="hello")),
+                (three, named("leave")),
+                (three, named("hello")),
+            )
+        ]
+        async with asyncio.timeout(5.0):
+            results = await asyncio.gather(*asks, return_exceptions=True)
+        assert [result.code for result in results if isinstance(result, AskFailed)] == ["stale", "stale"]
+
+    run(body, app)
