@@ -12,6 +12,12 @@ from pathlib import Path
 
 CORE = Path(__file__).resolve().parents[3] / "shardpool" / "_core"
 
+LOADS_DONE = "        uint64_t done = sp_load_seq_cst(&a->slot->done);\n"
+LOADS_WORD = (
+    "        sp_pair now = { .low = sp_load_acquire(&a->slot->word.low), "
+    ".high = sp_load_acquire(&a->slot->word.high) };\n"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -97,10 +103,8 @@ FAULTS = (
     Fault(
         "judges a lane by an old reservation and a new done",
         "schedule.h",
-        "        uint64_t done = sp_load_seq_cst(&a->slot->done);\n"
-        "        sp_pair now = { .low = sp_load_acquire(&a->slot->word.low), .high = sp_load_acquire(&a->slot->word.high) };\n",
-        "        sp_pair now = { .low = sp_load_acquire(&a->slot->word.low), .high = sp_load_acquire(&a->slot->word.high) };\n"
-        "        uint64_t done = sp_load_seq_cst(&a->slot->done);\n",
+        LOADS_DONE + LOADS_WORD,
+        LOADS_WORD + LOADS_DONE,
         "",
     ),
     Fault(
