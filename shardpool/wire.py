@@ -73,14 +73,17 @@ class Hello(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Welcome(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Payload of W; times in seconds, `max_frame` in bytes. A local one has no session."""
+    """Payload of W; times in seconds, `max_frame` in bytes. A local one has no session.
+
+    `resumed` has no default to be left out with: the page promises it, false included, in each but the local one.
+    """
 
     v: int
     app: str
     codec: str
     session: str = ""
     token: str = ""
-    resumed: bool = False
+    resumed: bool | msgspec.UnsetType = msgspec.UNSET
     heartbeat: float = 15.0
     idle_timeout: float = 60.0
     resume_window: float = 0.0

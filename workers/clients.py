@@ -244,6 +244,7 @@ class Clients:
             codec="msgpack" if local else self._app.codec,
             session=session,
             token=token,
+            resumed=msgspec.UNSET if local else False,
             heartbeat=settings.heartbeat,
             idle_timeout=settings.idle_timeout,
             resume_window=0.0 if local else settings.resume_window,

@@ -183,6 +183,23 @@ def test_what_is_no_protocol_gets_a_clear_close(arena: Server, data: bytes, code
     run(test)
 
 
+def test_the_welcome_has_every_field_of_the_page(arena: Server) -> None:
+    """P-14: no more and no fewer; a client written from the page relies on them."""
+
+    async def test() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(arena.tcp.rpartition(":")[2]))
+        writer.write(b'\0\0\0\x08H{"v":1}')
+        size = int.from_bytes(await reader.readexactly(4))
+        welcome = json.loads((await reader.readexactly(size))[1:])
+        writer.close()
+        page = re.search(r"^W({.*?})\n```", (ROOT / "docs" / "protocol.md").read_text(), re.S | re.M)
+        assert page is not None
+        assert set(welcome) == set(json.loads(page[1].replace("…", "")))
+        assert welcome["resumed"] is False
+
+    run(test)
+
+
 def test_the_fifteen_lines_of_the_page_work_with_the_server(arena: Server, tmp_path: Path) -> None:
     """P-14: as they stand, the move is refused outside a room; the exchange is the page's."""
     found = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "protocol.md").read_text(), re.S)

@@ -108,6 +108,13 @@ def test_the_smallest_hello_is_the_one_of_the_page() -> None:
     assert json.loads(wire.hello(wire.Hello(1, local=True))[1:]) == {"v": 1, "local": True}
 
 
+def test_a_welcome_says_that_nothing_was_resumed() -> None:
+    """P-14: the page shows `"resumed":false`; clients written from it may rely on the field."""
+    sent = json.loads(wire.welcome(wire.Welcome(1, "app", "json", "00", "11", resumed=False))[1:])
+    assert sent["resumed"] is False
+    assert "resumed" not in json.loads(wire.welcome(wire.Welcome(1, "app", "msgpack", local=True))[1:])
+
+
 def test_unknown_fields_and_kinds_of_a_later_server_are_ignored() -> None:
     """P-14."""
     assert wire.parse_server(b'W{"v":1,"app":"a","codec":"json","later":[1]}') == wire.Welcome(1, "a", "json")
