@@ -16,6 +16,7 @@
 #define SP_ARENA_H
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "layout.h"
 
