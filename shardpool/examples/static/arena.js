@@ -41,10 +41,24 @@ async function open() {
   show();
 }
 
+function forget() {
+  Object.assign(view, { client: null, room: null, you: null, players: {}, ping: null });
+}
+
 function closed(why) {
   if (!view.client) return;
-  Object.assign(view, { client: null, room: null, you: null, players: {}, ping: null });
+  forget();
   again(why.reason || why.message);
+}
+
+// Browsers keep a page that was left, open sockets and all, in case one comes back: its dot would stand about.
+function leave() {
+  const { client } = view;
+  if (!client) return;
+  forget();
+  view.connected = "connecting …";
+  client.close();
+  addEventListener("pageshow", open, { once: true });
 }
 
 function again(reason) {
@@ -129,6 +143,7 @@ addEventListener("keydown", (event) => {
 });
 addEventListener("keyup", (event) => held.delete(event.code));
 addEventListener("blur", () => held.clear());
+addEventListener("pagehide", leave);
 new ResizeObserver(fit).observe(byId("floor"));
 
 setInterval(step, STEP_MS);
