@@ -70,7 +70,8 @@ struct plan {
 };
 
 struct tally {
-    uint64_t start_ns, end_ns, last_ns;
+    uint64_t start_ns, end_ns;
+    uint64_t reply_ns_last, push_ns_last; /* when the last of each came; a room's ticks come for ever */
     uint64_t sent, replies, pushes, errors, unfinished;
     uint64_t bytes_sent, bytes_received;
     struct histogram reply_ns, push_ns;

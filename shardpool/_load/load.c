@@ -200,7 +200,8 @@ static double seconds_of(struct timeval time)
 static PyObject *run_result(struct engine *engine, const struct rusage *before, const struct rusage *after)
 {
     struct tally *tally = &engine->tally;
-    uint64_t end = tally->last_ns > tally->end_ns || engine->plan.mode == MODE_WINDOW ? tally->last_ns : tally->end_ns;
+    uint64_t last = tally->replies != 0 ? tally->reply_ns_last : tally->push_ns_last;
+    uint64_t end = last > tally->end_ns || engine->plan.mode == MODE_WINDOW ? last : tally->end_ns;
     double seconds = end > tally->start_ns ? (double)(end - tally->start_ns) / 1e9 : 0.0;
     uint64_t messages = tally->replies != 0 ? tally->replies : tally->pushes;
     return Py_BuildValue("{s:K,s:K,s:K,s:d,s:d,s:N,s:N,s:N,s:N,s:K,s:K,s:s,s:I,s:K,s:K,s:d,s:d}", "messages", (unsigned long long)messages, "sent",

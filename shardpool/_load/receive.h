@@ -43,7 +43,7 @@ static void take_reply(struct engine *engine, struct connection *connection, uin
     *slot = 0;
     connection->in_flight--;
     engine->in_flight--;
-    engine->tally.last_ns = now;
+    engine->tally.reply_ns_last = now;
     if (engine->plan.mode == MODE_WINDOW && now < engine->tally.end_ns) {
         connection->due++;
         engine->owed++;
@@ -58,7 +58,7 @@ static void take_reply(struct engine *engine, struct connection *connection, uin
 static void take_push(struct engine *engine, const uint8_t *body, size_t length, uint64_t now)
 {
     engine->tally.pushes++;
-    engine->tally.last_ns = now;
+    engine->tally.push_ns_last = now;
     if (engine->check == CHECK_NONE || length < PAYLOAD_STAMPED)
         return;
     uint64_t stamp = get_u64_le(body + 8);

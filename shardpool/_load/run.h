@@ -193,7 +193,7 @@ static bool run_finished(const struct engine *engine, uint64_t now)
     if (engine->in_flight != 0 || engine->owed != 0)
         return false;
     /* Pushes may still come after the last reply: until none has come for a while. */
-    return engine->tally.pushes == 0 || now - engine->tally.last_ns > QUIET_NS;
+    return engine->tally.pushes == 0 || now - engine->tally.push_ns_last > QUIET_NS;
 }
 
 /* True when the run is over. */

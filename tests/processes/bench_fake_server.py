@@ -1,7 +1,8 @@
 """A counter server without shardpool, for the load generator's tests: prints its port, serves until it is killed.
 
 `--fault` makes it a bad one: wrong-counter, wrong-payload, silent (answers nothing), late (stalls 300 ms once), error
-(E for every ask), vanish (closes after 10 messages), refuse (C instead of W), reorder (pairs, the later one first).
+(E for every ask), vanish (closes after 10 messages), refuse (C instead of W), reorder (pairs, the later one first),
+ticks (right, but pushes besides, whether asked or not).
 """
 
 import argparse
@@ -79,6 +80,8 @@ class Session:
                     b'C{"code":4401,"reason":"no entry"}' if refused else b'W{"v":1,"codec":"raw","app":"fake"}'
                 )
                 self.wire.send(b"Pare you there")
+                if self.fault == "ticks":
+                    asyncio.get_running_loop().call_later(0.01, self.tick)
             elif kind == b"A":
                 await self.answer(struct.unpack_from(">I", frame, 1)[0], frame[5:])
             elif kind == b"K":
@@ -106,6 +109,12 @@ class Session:
         for held_request, held in reversed(self.held):
             self.reply(held_request, held)
         self.held.clear()
+
+    def tick(self) -> None:
+        if not self.wire.writer.is_closing():
+            self.seq += 1
+            self.wire.send(struct.pack(">cI", b"M", self.seq) + b"tick")
+            asyncio.get_running_loop().call_later(0.01, self.tick)
 
     def reply(self, request: int, body: bytes) -> None:
         if self.framing == "bare":

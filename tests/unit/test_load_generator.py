@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -129,6 +129,17 @@ def test_a_rate_is_kept_and_spread_over_all_connections(serve: Serve) -> None:
     result = load.run(1.0, rate=1000)
     assert result["sent"] == result["messages"] == 1000
     assert 900 < result["rate"] < 1100
+
+
+@pytest.mark.parametrize("load_of", [{"rate": 1000.0}, {"outstanding": 1}])
+def test_what_a_server_pushes_by_itself_is_no_time_of_the_run(serve: Serve, load_of: dict[str, Any]) -> None:
+    """O-18: a room's ticks go on after the last reply; messages per second count until that."""
+    load = Load("127.0.0.1", serve(fault="ticks"), connections=2)
+    load.connect(5)
+    result = load.run(0.5, **load_of)
+    assert result["errors"] == 0
+    assert result["pushes"] > 50
+    assert 0.45 < result["seconds"] < 0.7
 
 
 def test_refusals_name_their_reason(serve: Serve) -> None:
