@@ -1,7 +1,8 @@
 /* The directory of ids (P-26): which object an (app, type, id) is, found and listed from any process.
  *
  * Layout      geometry.directory_entries x struct sp_entry at the end of the supervisor's segment. An id can stand in
- *             any of the SP_DIRECTORY_WINDOW cells from its hash on. state:
+ *             any of the SP_DIRECTORY_WINDOW cells from its hash on; the first window is full when about three quarters
+ *             of all cells are in use. state:
  *                 bits 0-3 enum sp_entry_state   4-11 owner (process)   12-23 use (one more at each freeing)   24-63 hash
  * Writer      claim     compare-and-swap a FREE cell of the window to CLAIMED, write the key, look at the whole window
  *                       again: another cell with this id READY or OWNED wins; another claim with this hash is
@@ -28,7 +29,7 @@
 
 #define SP_DIRECTORY_KEY 128
 #define SP_DIRECTORY_PROPERTIES 96
-#define SP_DIRECTORY_WINDOW 16U
+#define SP_DIRECTORY_WINDOW 32U
 #define SP_DIRECTORY_TRIES 64 /* of a claim that others take back again and again; then it has to be asked for later */
 
 /* In place of an address: no object has generation 0. */

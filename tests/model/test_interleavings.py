@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from explorer.planted import FAULTS, Fault, plant
-from native import compile_program, run_program
+from native_programs import compile_program, run_program
 
 EXPLORER = Path(__file__).parent / "explorer"
 LONG = os.environ.get("SHARDPOOL_LONG") == "1"

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from native import CORE, STRICT, compile_program
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from native_programs import CORE, STRICT, compile_program
 
 SOURCE = Path(__file__).parent / "threads" / "threads.c"
 LONG = os.environ.get("SHARDPOOL_LONG") == "1"
