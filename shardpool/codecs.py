@@ -17,6 +17,16 @@ Decode = Callable[[bytes], Any]
 Encode = Callable[[Any], bytes]
 
 
+# What a decoder raises about the bytes it was given. Not only DecodeError: values inside values, some hundred deep in a
+# few bytes, exhaust the interpreter's stack, and whoever writes those bytes must not choose what that ends.
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def unreadable(error: BaseException) -> str:
+    """What is wrong with the bytes. Args: error: one of UNREADABLE."""
+    return "its values are nested too deeply" if isinstance(error, RecursionError) else str(error)
+
+
 class Codec(StrEnum):
     """The app's codec."""
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from shardpool.codecs import UNREADABLE, unreadable
 from shardpool.errors import Condition, ErrorBody
 
 VERSION = 1
@@ -365,5 +366,5 @@ def _ping_payload(frame: bytes) -> bytes:
 def _decoded(decoder: msgspec.json.Decoder[T], frame: bytes, what: str, start: int = 1) -> T:
     try:
         return decoder.decode(frame[start:])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise FrameError(4400, f"the {what} is not what docs/protocol.md says: {error}") from None
+    except UNREADABLE as error:
+        raise FrameError(4400, f"the {what} is not what docs/protocol.md says: {unreadable(error)}") from None

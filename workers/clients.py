@@ -16,6 +16,7 @@ from wsproto.connection import Connection as WebSocketConnection
 
 from shardpool import wire
 from shardpool._core import Acceptor
+from shardpool.codecs import UNREADABLE, unreadable
 from shardpool.workers.acceptor_settings import AcceptorSettings
 from shardpool.workers.doors import Event, Framing, Transport
 from shardpool.workers.http import Conversation, Respond, Site, Upgraded
@@ -85,6 +86,18 @@ class Clients:
 
     def handle(self, kind: int, client: int, a: int, b: int, payload: bytes) -> bool:
         """One event of the engine; False if it is about no connection."""
+        try:
+            return self._answer(kind, client, a, b, payload)
+        except Exception:
+            # A bug, and some client's bytes found it: they end that client's connection, not the process of all others.
+            log.exception("a fault of the server ends the connection of one client (event %d)", kind)
+            if kind in (Event.ENDING, Event.CLOSED):
+                self._engine.drop(client)
+            else:
+                self._engine.end(client, 4500, b"a fault of the server; its log has it")
+            return True
+
+    def _answer(self, kind: int, client: int, a: int, b: int, payload: bytes) -> bool:
         match kind:
             case Event.FRAME:
                 self._frame(client, payload)
@@ -201,8 +214,8 @@ class Clients:
         local = state is not None and state.transport is Transport.LOCAL
         try:
             hello = _hello.decode(payload)
-        except msgspec.DecodeError as error:
-            self._engine.end(client, 4400, f"the hello cannot be read: {error}".encode())
+        except UNREADABLE as error:
+            self._engine.end(client, 4400, f"the hello cannot be read: {unreadable(error)}".encode())
             return
         if hello.v != wire.VERSION:
             reason = f"version {hello.v} of the protocol is not spoken here; version {wire.VERSION} is"

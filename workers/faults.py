@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import msgspec
-
 from shardpool._core import FLAG_ASK
-from shardpool.codecs import encode_json, encode_msgpack
+from shardpool.codecs import UNREADABLE, encode_json, encode_msgpack, unreadable
 from shardpool.errors import Condition, ErrorBody, ShardpoolError
 from shardpool.workers.context import ShardContext, kind_name, log, settled
 from shardpool.workers.kinds import Kind
@@ -63,7 +61,7 @@ class Faults:
     def _body(self, target: Any, kind: int, error: BaseException, payload: bytes) -> ErrorBody:
         label = label_of(target)
         user_code = _ran_user_code(error)
-        if isinstance(error, (msgspec.DecodeError, UnicodeDecodeError)) and not user_code:
+        if isinstance(error, UNREADABLE) and not user_code and " serializing" not in str(error):
             condition, sentence = self._undecodable(target, error)
             log.info("%s could not read a %s: %s: %s", label, kind_name(kind), sentence, shown(payload))
             return body_of(condition.error(sentence))
@@ -88,7 +86,7 @@ class Faults:
         text = str(error)
         if text.startswith("Invalid value") and text.endswith("`$.type`"):
             return Condition.UNKNOWN_MESSAGE, self._unknown(target, "a message of this type")
-        return Condition.BAD_MESSAGE, f"the message could not be read: {text}"
+        return Condition.BAD_MESSAGE, f"the message could not be read: {unreadable(error)}"
 
     def _unknown(self, target: Any, what: str) -> str:
         registered = self._context.blueprint.types.get(type(target).__name__)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from shardpool.app import ObjectType
 from shardpool.calls import encode_value
-from shardpool.codecs import encode_json, encode_msgpack, value_decoder
+from shardpool.codecs import UNREADABLE, encode_json, encode_msgpack, unreadable, value_decoder
 from shardpool.errors import Condition, ShardpoolError
 from shardpool.spot import Spot
 from shardpool.workers.asking import Asking
@@ -102,8 +101,8 @@ class Operations:
     async def _answer(self, client: int, request: int, payload: bytes) -> None:
         try:
             operation = _operation(payload)
-        except msgspec.DecodeError as error:
-            self._fail(client, request, Condition.PROTOCOL.error(f"not an operation: {error}"))
+        except UNREADABLE as error:
+            self._fail(client, request, Condition.PROTOCOL.error(f"not an operation: {unreadable(error)}"))
             return
         try:
             self._context.shard.reply_client(client, request, await self._perform(operation))

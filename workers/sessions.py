@@ -17,7 +17,7 @@ from msgspec import Struct
 from shardpool.actor import Actor
 from shardpool.app import SecondLogin
 from shardpool.calls import Runtime
-from shardpool.codecs import encode_msgpack, value_decoder
+from shardpool.codecs import UNREADABLE, encode_msgpack, unreadable, value_decoder
 from shardpool.decisions import Accept, Hello, Refuse
 from shardpool.errors import CLOSE_NAMES, CODES, Condition, Rejected, ShardpoolError
 from shardpool.objects import Seat
@@ -148,8 +148,8 @@ class Sessions:
     async def _decide(self, state: SessionState, payload: bytes) -> Accept:
         try:
             hello = _hello(payload) if payload else Hello()
-        except msgspec.DecodeError as error:
-            raise Condition.PROTOCOL.error(f"the hello could not be read: {error}") from None
+        except UNREADABLE as error:
+            raise Condition.PROTOCOL.error(f"the hello cannot be read: {unreadable(error)}") from None
         state.session.__init__()  # type: ignore[misc]
         try:
             answer = await settled(state.session.on_connect(hello))

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import msgspec
-
-from shardpool.codecs import decode_msgpack, value_decoder
+from shardpool.codecs import UNREADABLE, decode_msgpack, unreadable, value_decoder
 from shardpool.decisions import Reject
 from shardpool.errors import Condition, Rejected
 from shardpool.handlers import parameter_type
@@ -50,8 +48,9 @@ def read_request(cls: type, callback: str, index: int, payload: bytes) -> Any:
     """
     try:
         return _request_decoder(cls, callback, index)(payload)
-    except msgspec.DecodeError as error:
-        raise Condition.TYPE_MISMATCH.error(f"{cls.__name__}.{callback} takes another request: {error}") from None
+    except UNREADABLE as error:
+        sentence = f"{cls.__name__}.{callback} takes another request: {unreadable(error)}"
+        raise Condition.TYPE_MISMATCH.error(sentence) from None
 
 
 @lru_cache(maxsize=1024)

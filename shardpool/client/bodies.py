@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from shardpool.codecs import UNREADABLE, unreadable
 from shardpool.errors import NotConfigured, ProtocolError, TypeMismatch
 
 Message = msgspec.Struct | dict[str, Any] | str | bytes
@@ -86,9 +87,9 @@ class Bodies:
             if cls is Any:
                 return self._decode(body)
             return (msgspec.json if self.codec == "json" else msgspec.msgpack).decode(body, type=cls)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             raise ProtocolError(
-                f"the server's body is no {getattr(cls, '__name__', cls)} in {self.codec}: {error}"
+                f"the server's body is no {getattr(cls, '__name__', cls)} in {self.codec}: {unreadable(error)}"
             ) from None
 
 
