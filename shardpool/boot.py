@@ -55,6 +55,11 @@ class Boot(Struct, frozen=True):
         return f"{self.role}-{self.index}"
 
     @property
+    def log_name(self) -> str:
+        """Name of this worker in its log lines: as people count, like the title, `status` and the supervisor."""
+        return f"{self.role}-{self.index + 1}"
+
+    @property
     def title(self) -> str:
         """Process title, as in `shardpool: shard 2/8 [arena]`; people count from 1, process lists too."""
         count = self.shards if self.role == "shard" else self.acceptors

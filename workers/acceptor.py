@@ -170,7 +170,7 @@ def main() -> None:
     """Entry point of the process."""
     boot = read_boot(sys.argv)
     become_worker(boot)
-    logs.set_up(boot.identity, str(boot.settings["log_level"]))
+    logs.set_up(boot.log_name, str(boot.settings["log_level"]))
     link = ControlLink(boot.control, boot.identity)
     link.send(Register(boot.role, boot.index, os.getpid()))
     try:

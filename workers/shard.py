@@ -217,7 +217,7 @@ def main(argv: list[str]) -> int:
     """Become the shard that the boot record names. Returns: the exit code."""
     boot = read_boot(argv)
     become_worker(boot)
-    logs.set_up(boot.identity, str(boot.settings.get("log_level", "info")))
+    logs.set_up(boot.log_name, str(boot.settings.get("log_level", "info")))
 
     async def live() -> int:
         return await ShardProcess(boot, asyncio.get_running_loop()).live()
