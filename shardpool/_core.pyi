@@ -48,7 +48,7 @@ class Geometry:
         lane_bytes: int = 64 << 20,
         lifecycle_records: int = 128,
         lifecycle_bytes: int = 4 << 20,
-        directory_entries: int = 65536,
+        directory_entries: int = 16384,
     ) -> None: ...
     def segment_size(self, process: int, /) -> int: ...
 

@@ -68,7 +68,7 @@ static int geometry_init(GeometryObject *self, PyObject *args, PyObject *kwargs)
                             "lane_records", "lane_bytes", "lifecycle_records", "lifecycle_bytes", "directory_entries",
                             NULL};
     unsigned int acceptors, shards, slots = 65536, permits = 4096, lane_records = 1024, lifecycle_records = 128;
-    unsigned int directory_entries = 65536;
+    unsigned int directory_entries = 16384;
     unsigned long long link = 1U << 20, infra = 1U << 18, arena = 64U << 20, lane = 64U << 20, lifecycle = 4U << 20;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "II|$IIKKKIKIKI", names, &acceptors, &shards, &slots, &permits, &link,
                                      &infra, &arena, &lane_records, &lane, &lifecycle_records, &lifecycle,
