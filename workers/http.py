@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
-from urllib.parse import urlsplit
 
 import h11
 from wsproto.connection import Connection as WebSocketConnection
@@ -127,10 +126,13 @@ class Conversation:
             return self._upgraded(request)
         if request.method not in (b"GET", b"HEAD"):
             return self._plain(405, "only GET and HEAD", headers=[("Allow", "GET, HEAD")])
-        target = request.target.decode("ascii", "replace")
-        path = target.partition("?")[0]
+        path = request.target.decode("ascii", "replace").partition("?")[0]
         if not path.startswith("/"):
-            path = urlsplit(target).path or "/"
+            # the form that proxies are sent: http://host/path. What the host is does not matter here.
+            _, absolute, rest = path.partition("://")
+            if not absolute:
+                return self._plain(400, "a request names a path that starts with /", close=True)
+            path = "/" + rest.partition("/")[2]
         if path == "/healthz":
             return self._plain(200, "ok")
         if path == "/readyz":

@@ -28,7 +28,12 @@ def close_frame(code: int, reason: str) -> bytes:
     return struct.pack(">BBH", 0x88, 2 + len(text), code) + text
 
 
-_STATUS = {4408: "408 Request Timeout", 4429: "429 Too Many Requests", 1001: "503 Service Unavailable"}
+_STATUS = {
+    1001: "503 Service Unavailable",
+    4408: "408 Request Timeout",
+    4429: "429 Too Many Requests",
+    4500: "500 Internal Server Error",
+}
 
 
 def http_refusal(code: int, reason: str) -> bytes:

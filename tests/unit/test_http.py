@@ -141,6 +141,9 @@ def test_without_a_directory_there_are_no_files() -> None:
         (request("/", b"Content-Length: 5", method="POST") + b"hello", 413),
         (request("/", b"Transfer-Encoding: chunked", method="POST"), 413),
         (request("/", b"Content-Length: 5"), 413),
+        (request("http://[::1/"), 404),
+        (request("nothing"), 400),
+        (request("*"), 400),
     ],
 )
 def test_what_cannot_be_answered_is_refused_clearly(data: bytes, status: int) -> None:
