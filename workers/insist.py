@@ -8,8 +8,8 @@ from collections.abc import Callable
 from shardpool.workers.context import ShardContext, log
 from shardpool.workers.kinds import Kind, Outcome
 
-_PAUSE_FIRST = 0.001
-_PAUSE_MAX = 0.05
+PAUSE_FIRST = 0.001
+PAUSE_MAX = 0.05
 
 
 class Insistence:
@@ -50,7 +50,7 @@ class Insistence:
         return Outcome(self._context.shard.post(address, kind, a, payload=payload))
 
     async def _again(self, where: Callable[[], int], last: int, kind: Kind, a: int, payload: bytes) -> None:
-        pause = _PAUSE_FIRST
+        pause = PAUSE_FIRST
         while True:
             address = where()
             if not address:
@@ -63,4 +63,4 @@ class Insistence:
                 return
             last = address
             await asyncio.sleep(pause)
-            pause = min(pause * 2, _PAUSE_MAX)
+            pause = min(pause * 2, PAUSE_MAX)

@@ -22,7 +22,7 @@ from shardpool.spot import Spot
 from shardpool.workers.context import ShardContext
 from shardpool.workers.faults import Faults, body_of
 from shardpool.workers.gates import Gates
-from shardpool.workers.insist import Insistence
+from shardpool.workers.insist import PAUSE_FIRST, PAUSE_MAX, Insistence
 from shardpool.workers.kinds import Kind, Outcome
 from shardpool.workers.lives import Lives
 from shardpool.workers.moves import Arriving, Intent, Moves
@@ -170,19 +170,30 @@ class Joins:
             return Verdict(True)
         knock = Knock(actor, request, self._context.loop.create_future())
         number = self._context.parcels.put(knock)
-        outcome = Outcome(self._context.shard.post(spot._seat.address, Kind.DECIDE, number))
-        if outcome is not Outcome.ACCEPTED:
-            self._context.parcels.take(number)
-            raise Condition.CAPACITY.error(
-                f"{spot._seat.label} takes nobody in now ({outcome.name.lower()}); try again"
-            )
         try:
+            outcome = await self._queue_up(spot, number)
+            if outcome is not Outcome.ACCEPTED:
+                self._context.parcels.take(number)
+                raise Condition.CAPACITY.error(
+                    f"{spot._seat.label} takes nobody in now ({outcome.name.lower()}); try again"
+                )
             return await knock.future
         except asyncio.CancelledError:
+            self._context.parcels.take(number)
             # The deadline and the Spot's word in the same moment: what the Spot did stands.
             if knock.future.done() and not knock.future.cancelled() and knock.future.exception() is None:
                 return knock.future.result()
             raise
+
+    async def _queue_up(self, spot: Spot, number: int) -> Outcome:
+        """Post the knock; while the Spot's lifecycle lane is full (many come in at once), within the Join's deadline."""
+        pause = PAUSE_FIRST
+        while True:
+            outcome = Outcome(self._context.shard.post(spot._seat.address, Kind.DECIDE, number))
+            if outcome not in (Outcome.LANE_FULL, Outcome.LINK_FULL):
+                return outcome
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, PAUSE_MAX)
 
     async def _decide(self, spot: Spot, number: int, b: int, payload: bytes) -> None:
         knock: Knock | None = self._context.parcels.take(number)

@@ -524,3 +524,34 @@ def test_sessions_that_join_and_leave_at_random_leave_nothing_behind(seed: int) 
             assert live.node.counters(live.node.process)["permits_used"] == 0
 
     run(body, make_app(story), 3)
+
+
+def test_more_come_in_at_once_than_the_lifecycle_lane_takes() -> None:
+    """T-14, T-15, T-18: a Join waits for its place within its deadline; nobody is refused for want of a queue."""
+    app = App("test")
+    outcomes: list[bool] = []
+
+    @app.actor
+    class Guest(Actor):
+        def on_ready(self) -> None:
+            self.join(Hall, "hall").defer()
+
+        def on_joined(self, outcome: JoinOutcome) -> None:
+            outcomes.append(outcome.accepted)
+
+    doors = asyncio.Event()
+
+    @app.spot
+    class Hall(Spot):
+        async def on_actor_join(self, actor: Actor, request: Any) -> bool:
+            await doors.wait()
+            return True
+
+    async def body(pool: Pool) -> None:
+        for _ in range(3):
+            await asyncio.gather(*(pool.connect() for _ in range(100)))
+        doors.set()
+        await pool.until(lambda: len(outcomes) == 300)
+        assert all(outcomes)
+
+    run(body, app)
