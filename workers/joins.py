@@ -186,7 +186,7 @@ class Joins:
             raise
 
     async def _queue_up(self, spot: Spot, number: int) -> Outcome:
-        """Post the knock; again while the lifecycle lane is full: many come in at once. The deadline is the caller's."""
+        """Post the knock; again while the lifecycle lane is full: many may come in at once."""
         pause = PAUSE_FIRST
         while True:
             outcome = Outcome(self._context.shard.post(spot._seat.address, Kind.DECIDE, number))
