@@ -164,11 +164,11 @@ class Clients:
             match action:
                 case Upgraded(response, rest, connection):
                     self._upgrade(client, state, response, rest, connection)
-                case Respond(data, True, _):
+                case Respond(data, close=True):
                     self._engine.finish(client, data)
-                case Respond(data, _, None):
-                    self._engine.write(client, data)
-                case Respond(data, _, file) if file is not None:
+                case Respond(data, file=None, more=more):
+                    self._engine.write(client, data, more)
+                case Respond(data, file=StaticFile() as file):
                     self._send_file(client, state, data, file)
 
     def _upgrade(
@@ -195,7 +195,10 @@ class Clients:
 
     def _drained(self, client: int) -> None:
         state = self._clients.get(client)
-        if state is None or state.file is None or state.conversation is None:
+        if state is None or state.conversation is None:
+            return
+        if state.file is None:
+            self._converse(client, state, state.conversation.resume())
             return
         piece = state.file.read(min(PIECE_BYTES, state.file_left))
         state.file_left -= len(piece)

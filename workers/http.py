@@ -1,13 +1,14 @@
 """HTTP/1.1 on a WebSocket address: health, files, and the upgrade. Bytes in, actions out; nothing here does I/O.
 
-h11 is the parser. One request at a time: what follows a request waits for its answer. Bodies are refused, so the
-request's head (8,192 bytes at most) is all that is ever held.
+h11 is the parser. One request at a time: what follows a request waits until its answer is out, and nothing is read
+meanwhile. So a request's head (8,192 bytes at most), one read behind it and one answer are all that is ever held,
+however many requests a client sends and however few answers it takes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 
 import h11
@@ -22,11 +23,12 @@ WHOLE_BYTES_MAX = 65536  # a larger file is sent piece by piece
 
 @dataclass(frozen=True, slots=True)
 class Respond:
-    """Write these bytes; `close`: nothing follows. `file`: from `offset` on, its bytes follow."""
+    """Write these bytes. `close`: nothing follows; `file`: its bytes do; `more`: call `resume` once they are out."""
 
     data: bytes
     close: bool
     file: StaticFile | None = None
+    more: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class Conversation:
         self._tail = b""  # the last bytes, for what straddles two reads
 
     def receive(self, data: bytes) -> list[Respond | Upgraded]:
-        """Take bytes of the client; returns what is to be done, in order."""
+        """Take bytes of the client; returns what is to be done, in order: at most one answer."""
         try:
             self._check_lines(data)
             self._h11.receive_data(data)
@@ -72,8 +74,8 @@ class Conversation:
         return self._plain(status, reason, close=True)
 
     def resume(self) -> list[Respond | Upgraded]:
-        """Go on after a file was sent."""
-        if not self._again():
+        """Go on after an answer is out, with what came behind its request."""
+        if self._h11.our_state is not h11.IDLE and not self._again():
             return [Respond(b"", close=True)]
         try:
             return self._answers()
@@ -91,21 +93,15 @@ class Conversation:
         self._tail = seen[-3:]
 
     def _answers(self) -> list[Respond | Upgraded]:
-        actions: list[Respond | Upgraded] = []
-        while True:
-            event = self._h11.next_event()
-            match event:
-                case h11.Request():
-                    action = self._answer(event)
-                    actions.append(action)
-                    if isinstance(action, Upgraded) or action.close or action.file is not None:
-                        return actions
-                    if not self._again():
-                        return [*actions, Respond(b"", close=True)]
-                case h11.ConnectionClosed():
-                    return actions
-                case _:
-                    return actions  # NEED_DATA, PAUSED
+        event = self._h11.next_event()
+        if not isinstance(event, h11.Request):
+            return []  # NEED_DATA, PAUSED, ConnectionClosed
+        action = self._answer(event)
+        if isinstance(action, Upgraded) or action.close or action.file is not None:
+            return [action]
+        if not self._again():
+            return [action, Respond(b"", close=True)]
+        return [replace(action, more=True)] if self._h11.trailing_data[0] else [action]
 
     def _again(self) -> bool:
         """Make ready for the next request on this connection, if it may have one."""

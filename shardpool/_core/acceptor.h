@@ -276,7 +276,7 @@ static inline bool sp_output_waits(const struct sp_connection *c)
 /* Has epoll watch for what this connection can use now. */
 static inline void sp_engine_arm(struct sp_engine *e, struct sp_connection *c)
 {
-    bool in = e->reading && c->blocked == SP_BLOCKED_NO && !c->xoff && !c->python_turn;
+    bool in = e->reading && c->blocked == SP_BLOCKED_NO && !c->xoff && !c->python_turn && !c->answering;
     if (c->stage == SP_STAGE_ATTACHING && sp_inbound_size(&c->in) > 0)
         in = false;
     if (c->stage == SP_STAGE_ENDING)

@@ -64,6 +64,7 @@ struct sp_connection {
     bool finished;     /* ENDING: the last bytes were given */
     bool pinged;
     bool tell_drained; /* Python has more to write */
+    bool answering;    /* it is not done: nothing is read until it wrote the last, or requests would pile up with it */
     bool plain_given; /* TLS: Python encrypts, its answer is due */
     uint64_t actor;
     uint64_t session_slot;
