@@ -6,7 +6,6 @@ import contextlib
 import socket
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from acceptor_pool import SESSIONS, Running, hit, pool
@@ -29,7 +28,7 @@ def get(path: str) -> bytes:
 
 @pytest.mark.parametrize("first", [b"", get("/big.bin")])
 def test_requests_without_end_and_no_answer_taken_cost_bounded_memory(server: Running, first: bytes) -> None:
-    """P-9, P-12: a request waits until the answer before it is out; meanwhile nothing is read, and others are served."""
+    """P-9, P-12: a request waits until the answer before it is out, unread; meanwhile others are served."""
     acceptor = server.worker("acceptor")
     bystander = server.session()
     hit(bystander, 1)
