@@ -21,6 +21,7 @@ from shardpool.settings_table import KIB, PROCESSES_MAX, TABLE, Kind, Setting
 PREFIX = "SHARDPOOL_"
 _CONFIG_VARIABLE = PREFIX + "CONFIG"
 
+RECORD_HEAD = 64  # what the longest frame takes in a link besides its own bytes, at most
 _SUFFIXES_BYTES = {"": 1, "b": 1, "kib": 1024, "mib": 1024**2, "gib": 1024**3, "kb": 1000, "mb": 1000**2, "gb": 1000**3}
 _SUFFIXES_SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SWITCHES = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
@@ -209,10 +210,10 @@ def _check_together(values: Mapping[str, Any]) -> None:
             raise SettingsError(
                 f"{lower} = {values[lower]} is more than {upper} = {values[upper]}: raise {upper} or lower {lower}"
             )
-    if values["link_bytes"] < 2 * values["frame_bytes"]:
+    if values["link_bytes"] // 4 < values["frame_bytes"] + RECORD_HEAD:
         raise SettingsError(
-            f"link_bytes = {values['link_bytes']} is less than twice frame_bytes = {values['frame_bytes']}, so that a "
-            "longest frame may never find room: raise link_bytes or lower frame_bytes"
+            f"a quarter of link_bytes = {values['link_bytes']} is less than a frame of frame_bytes = "
+            f"{values['frame_bytes']}, so that the longest would never be taken: raise link_bytes or lower frame_bytes"
         )
     if values["permits"] >= values["slots"]:
         raise SettingsError(

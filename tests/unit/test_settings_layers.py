@@ -84,6 +84,7 @@ def test_sizes_have_suffixes(text: Any, value: int) -> None:
         ({"pin": "maybe"}, "is not true or false"),
         ({"slow_client": "drop-oldst"}, 'did you mean "drop-oldest"?'),
         ({"link_bytes": 100_000}, "a power of two"),
+        ({"link_bytes": 1 << 20, "frame_bytes": 1 << 18}, "raise link_bytes or lower frame_bytes"),
         ({"frame_bytes": "1.5"}, "is not a number of bytes"),
         ({"name": ""}, "is not a text"),
         ({"bind": "tcp://a:1,,"}, "is not a list of texts"),
