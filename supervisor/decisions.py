@@ -34,6 +34,7 @@ from shardpool.supervisor.pool_state import (
     Say,
     Send,
     Settle,
+    Settled,
     Spawned,
     SpawnFailed,
     Start,
@@ -74,7 +75,10 @@ def decide(state: State, event: Event, now: float) -> tuple[State, list[Action]]
             if state.child(process).status is Status.READY:
                 state = _with(state, process, status=Status.DRAINED)
         case Died(process, death):
+            state = _with(state, process, settled=False)
             state = _died(state, state.child(process), death, actions, now)
+        case Settled(process):
+            state = _with(state, process, settled=True)
         case StopAsked():
             state = _stop_asked(state, event, actions, now)
         case Tick():
@@ -92,7 +96,8 @@ def initial_state(specs: tuple[ChildSpec, ...], limits: Limits, now: float) -> S
 
 def next_wake(state: State, now: float) -> float | None:
     """Seconds until a Tick must come, None when only events matter."""
-    times = [child.due for child in state.children if child.status is Status.DOWN and state.phase in _UP]
+    down = [child for child in state.children if child.status is Status.DOWN and child.settled]
+    times = [child.due for child in down if state.phase in _UP]
     if state.deadline is not None:
         times.append(state.deadline)
     if state.phase is not Phase.SERVING:
@@ -258,7 +263,8 @@ def _advance_up(state: State, actions: list[Action], now: float) -> State:
             actions.append(Say(f"no {role} is left: stopping", error=True))
             return _stop_all(replace(state, exit_code=ExitCode.WORKERS), actions, now)
     for child in state.children:
-        if child.status is Status.DOWN and child.due <= now:
+        # The dead one's bits in shared words pass on only when nothing of it is left there.
+        if child.status is Status.DOWN and child.due <= now and child.settled:
             actions.append(Start(child.spec))
             # Until Spawned or SpawnFailed tells the outcome: no second start.
             state = _with(state, child.spec.process, status=Status.STARTING, started=now)

@@ -51,6 +51,7 @@ class Child:
     deaths: tuple[float, ...] = ()
     restarts: int = 0
     failure: str = ""  # what it last reported as Failed, until it dies of it
+    settled: bool = True  # nothing of a dead predecessor is left in shared memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +129,13 @@ class Died:
 
 
 @dataclass(frozen=True, slots=True)
+class Settled:
+    """Nothing that the dead process had begun in shared memory is left."""
+
+    process: int
+
+
+@dataclass(frozen=True, slots=True)
 class StopAsked:
     by: str
     timeout: float | None = None  # None: drain_timeout
@@ -139,7 +147,7 @@ class Tick:
 
 
 Event = (
-    Spawned | SpawnFailed | Registered | BecameReady | WorkerFailed | WorkerDrained | Died | StopAsked | Tick
+    Spawned | SpawnFailed | Registered | BecameReady | WorkerFailed | WorkerDrained | Died | Settled | StopAsked | Tick
 )  # fmt: skip
 
 # Actions
@@ -152,7 +160,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """Finish what the dead producer had begun in shared memory, and ring whom it may have left asleep."""
+    """Finish what the dead one had begun in shared memory, ring whom it may have left asleep, and tell Settled."""
 
     process: int
 

@@ -24,7 +24,7 @@ from shardpool.boot import Boot, Listener
 from shardpool.control import Drained, Failed, Ready, Register, StatusReply, StatusRequest, StopReply, StopRequest
 from shardpool.exit_codes import ExitCode
 from shardpool.runtime_dir import RunDir
-from shardpool.supervisor import decisions, recovery
+from shardpool.supervisor import decisions
 from shardpool.supervisor.app_facts import AppFacts
 from shardpool.supervisor.child import Process, spawn
 from shardpool.supervisor.child_spec import ChildSpec, Role, child_specs
@@ -45,6 +45,7 @@ from shardpool.supervisor.pool_state import (
     Say,
     Send,
     Settle,
+    Settled,
     Spawned,
     SpawnFailed,
     Start,
@@ -54,6 +55,7 @@ from shardpool.supervisor.pool_state import (
     WorkerDrained,
     WorkerFailed,
 )
+from shardpool.supervisor.recovery import Recovery
 from shardpool.supervisor.restart_policy import RestartPolicy
 from shardpool.supervisor.signals import Signals
 from shardpool.supervisor.stall import Progress, observe
@@ -101,6 +103,7 @@ class Supervisor:
             RestartPolicy(settings["restart_intensity"], settings["restart_period"]),
         )
         self._state = decisions.initial_state(self._specs, limits, self._started)
+        self._recovery = Recovery(memory)
         self._processes: dict[int, Process] = {}  # by process index
         self._registered: set[int] = set()  # process indices whose present process has registered
         self._progress: dict[int, Progress] = {}
@@ -123,6 +126,7 @@ class Supervisor:
                 self._read_requests()
                 self._read_signals()
                 self._reap()
+                self._settle()
                 self._watch()
                 self._take(Tick())
             return self._state.exit_code
@@ -135,10 +139,9 @@ class Supervisor:
 
     def _timeout_ms(self) -> int:
         now = time.monotonic()
-        wait = max(0.0, self._watch_due - now)
-        wake = decisions.next_wake(self._state, now)
+        waits = (self._watch_due - now, decisions.next_wake(self._state, now), self._recovery.wait(now))
         # Rounded up: waking a fraction of a millisecond early would spin until the time has come.
-        return int((wait if wake is None else min(wait, wake)) * 1000) + 1
+        return int(max(0.0, min(wait for wait in waits if wait is not None)) * 1000) + 1
 
     # Events in
 
@@ -215,6 +218,18 @@ class Supervisor:
                     return  # died since _reap looked; it comes first next time
                 os.waitid(os.P_PID, result.si_pid, os.WEXITED | os.WNOHANG)
 
+    def _settle(self) -> None:
+        """Remove what dead processes left in shared memory; their successors wait for it."""
+        now = time.monotonic()
+        for process in self._recovery.attempt(now):
+            self._take(Settled(process))
+        for process in self._recovery.overdue(now):
+            self._console.log(
+                Level.WARNING,
+                f"{self._state.child(process).spec.label} cannot be started again yet: its last message waits for "
+                "room in the link to a shard that does not read; see `shardpool status` for the stuck one",
+            )
+
     def _watch(self) -> None:
         now = time.monotonic()
         if now < self._watch_due:
@@ -246,7 +261,7 @@ class Supervisor:
             case Start(spec):
                 return [self._start(spec)]
             case Settle(process):
-                recovery.settle(self._memory, process)
+                self._recovery.begin(process, time.monotonic())
             case Send(spec, message):
                 self._sockets.send(spec.identity, message)
             case Kill(process):

@@ -193,7 +193,7 @@ def test_crash_loop_costs_its_place_and_not_the_pool(start: Callable[..., Pool])
 
 def test_nobody_left_ends_the_pool_with_its_code(start: Callable[..., Pool]) -> None:
     """P-4, O-2: every shard crashes: the pool ends by itself, documented exit code."""
-    pool = start({"FAKE_SHARD_0": "crash", "FAKE_SHARD_1": "crash"})
+    pool = start({"FAKE_SHARD_0": "crash", "FAKE_SHARD_1": "crash"}, {"restart_period": 10.0})
     assert pool.end() == ExitCode.WORKERS
     assert "no shard is left" in pool.said()
 

@@ -22,6 +22,7 @@ from shardpool.supervisor.pool_state import (
     Say,
     Send,
     Settle,
+    Settled,
     Spawned,
     SpawnFailed,
     Start,
@@ -40,21 +41,22 @@ LIMITS = Limits(drain_timeout=30, stop_timeout=5, restarts=RestartPolicy(5, 10))
 
 
 class Pool:
-    """Feeds events to `decide` and keeps what it wanted; starts succeed at once."""
+    """Feeds events to `decide`; starts and settling succeed at once."""
 
     def __init__(self, acceptors: int = 1, shards: int = 2) -> None:
         self.now = 100.0
         self.pids = 1000
         self.state: State = initial_state(child_specs(acceptors, shards), LIMITS, self.now)
-        self.actions: list[Action] = []
 
     def take(self, event: Event) -> list[Action]:
-        self.state, self.actions = decide(self.state, event, self.now)
-        wanted = list(self.actions)
-        for action in wanted:
+        self.state, actions = decide(self.state, event, self.now)
+        wanted = list(actions)
+        for action in actions:
             if isinstance(action, Start):
                 self.pids += 1
                 wanted += self.take(Spawned(action.spec.process, self.pids))
+            elif isinstance(action, Settle):
+                wanted += self.take(Settled(action.process))
         return wanted
 
     def ready(self, process: int) -> list[Action]:
@@ -110,17 +112,30 @@ def test_dead_worker_is_settled_before_its_successor_starts() -> None:
     assert "serves again" in said(pool.ready(3))
 
 
+def test_no_successor_starts_while_its_predecessor_is_not_settled() -> None:
+    """M-15: the dead process's bits in shared words pass on only afterwards; nobody is woken for nothing meanwhile."""
+    pool = Pool().up()
+    state, actions = decide(pool.state, Died(3, KILLED), pool.now)
+    assert Settle(3) in actions
+    for _ in range(3):
+        assert not [action for action in actions if isinstance(action, Start)]
+        assert next_wake(state, pool.now) is None
+        pool.now += 1.0
+        state, actions = decide(state, Tick(), pool.now)
+    state, actions = decide(state, Settled(3), pool.now)
+    assert [action.spec.process for action in actions if isinstance(action, Start)] == [3]
+
+
 def test_restarts_grow_slower_and_then_end() -> None:
     """P-4: growing delay; more than 5 deaths within 10 s open the breaker of that place only."""
     pool = Pool().up()
     delays = []
     for _ in range(6):
-        pool.take(Died(3, KILLED))
+        last = pool.take(Died(3, KILLED))
         child = pool.state.child(3)
         delays.append(round(child.due - pool.now, 3) if child.status is Status.DOWN else 0.0)
         if child.status is Status.DOWN:
             pool.later(child.due - pool.now)
-        last = pool.actions
     assert delays[:5] == [0.0, 0.1, 0.2, 0.4, 0.8]
     assert pool.state.child(3).status is Status.BROKEN
     assert "given up after 6 deaths within 10 s" in said(last)
