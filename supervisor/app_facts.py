@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from shardpool.boot import die_with_parent
 from shardpool.exit_codes import ExitCode
+from shardpool.supervisor.death import Death
 from shardpool.supervisor.refusal import Refusal
 
 _PROGRESS_PERIOD = 2.0
@@ -76,9 +77,13 @@ def ask_app(app: str, timeout: float, waiting: Callable[[str], None], command: l
             return msgspec.json.decode(line, type=AppFacts)
         problem = msgspec.json.decode(line, type=_Problem)
     except msgspec.DecodeError:
-        code = child.returncode
-        how = f"exit code {code}" if code >= 0 else f"signal {-code}"
-        raise Refusal(f"cannot load {app}: the check ended with {how}", "see the lines above", ExitCode.APP) from None
+        code, module = child.returncode, app.partition(":")[0]
+        death = Death(exit_code=code) if code >= 0 else Death(signal=-code)
+        raise Refusal(
+            f"cannot load {app}: the process that imports it {death.text}",
+            f"`python -X faulthandler -c 'import {module}'` shows where",
+            ExitCode.APP,
+        ) from None
     known = {int(code) for code in ExitCode} - {0}
     raise Refusal(
         problem.error, problem.remedy, ExitCode(problem.exit_code if problem.exit_code in known else ExitCode.APP)

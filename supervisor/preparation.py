@@ -1,5 +1,6 @@
 """From a command line to a pool that can start: everything that can be refused is refused here."""
 
+import os
 import re
 import socket
 from argparse import SUPPRESS, ArgumentParser, BooleanOptionalAction, Namespace, _ArgumentGroup
@@ -68,6 +69,7 @@ def prepare(args: Namespace, settings: Settings, console: Console, *, bind: bool
         become(user)
     facts = ask_app(app, values["import_timeout"], lambda line: console.log(Level.INFO, line))
     settings = settings.with_app(facts.settings()).with_processes(usable_cpus_here())
+    _check_static_dir(settings.values["static_dir"])
     return Prepared(app, facts, values["name"] or facts.name, settings, sockets)
 
 
@@ -75,12 +77,28 @@ def check_app(text: str) -> str:
     """Refuse what cannot name an app; raises Refusal."""
     if _APP.fullmatch(text):
         return text
-    if text.endswith(".py") or "/" in text:
-        module = text.removesuffix(".py").strip("./").replace("/", ".")
-        remedy = f"name the module, not the file: {module}:app"
+    module, _, name = text.partition(":")
+    if module.endswith(".py") or "/" in module:
+        module = module.removesuffix(".py").strip("./").replace("/", ".")
+        remedy = f"name the module, not the file: {module}:{name or 'app'}"
     else:
-        remedy = f"give MODULE:APP, as in {text.partition(':')[0] or 'arena'}:app"
+        remedy = f"give MODULE:APP, as in {module if _APP.fullmatch(f'{module}:app') else 'arena'}:app"
     raise Refusal(f"{text!r} does not name an app", remedy, ExitCode.USAGE)
+
+
+def _check_static_dir(directory: str | None) -> None:
+    """As the user that will serve it: a page that is not there would only show as 404 in somebody's browser."""
+    if not directory:
+        return
+    if not os.path.exists(directory):
+        found = "does not exist"
+    elif not os.path.isdir(directory):
+        found = "is no directory"
+    elif not os.access(directory, os.R_OK | os.X_OK):
+        found = "cannot be read"
+    else:
+        return
+    raise Refusal(f"static_dir {directory} {found}", "name the directory of the files to serve", ExitCode.CONFIG)
 
 
 def _addresses(bind: list[str]) -> list[Address]:

@@ -50,6 +50,7 @@ def apps(tmp_path: Path) -> Path:
     (tmp_path / "empty.py").write_text("app = 3\nprint('noise on stdout')\n")
     (tmp_path / "slow.py").write_text("import time\ntime.sleep(600)\n")
     (tmp_path / "exits.py").write_text("import os\nos._exit(9)\n")
+    (tmp_path / "crashes.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
     (tmp_path / "run").mkdir(mode=0o700)
     return tmp_path
 
@@ -88,7 +89,16 @@ def test_help_has_examples() -> None:
         (["serve", "good:ap"], ExitCode.APP, "app"),
         (["serve", "empty:app"], ExitCode.APP, "empty"),
         (["check", "nosuch:app"], ExitCode.APP, "nosuch"),
-        (["serve", "exits:app"], ExitCode.APP, "the check ended with exit code 9"),
+        (["serve", "exits:app"], ExitCode.APP, "the process that imports it ended with exit code 9"),
+        (["serve", "crashes:app"], ExitCode.APP, "the process that imports it was killed by SIGSEGV"),
+        (["serve", "../good.py:other"], ExitCode.USAGE, "name the module, not the file: good:other"),
+        (["serve", "go od:app"], ExitCode.USAGE, "as in arena:app"),
+        (
+            ["serve", "good:app", "--static-dir", "/nonexistent"],
+            ExitCode.CONFIG,
+            "static_dir /nonexistent does not exist",
+        ),
+        (["serve", "good:app", "--static-dir", "good.py"], ExitCode.CONFIG, "static_dir good.py is no directory"),
         (["serve", "slow:app", "--import-timeout", "0.5"], ExitCode.APP, "took more than 0.5 s"),
         (["status", "--name", "nobody"], ExitCode.NOT_RUNNING, 'no pool named "nobody" is running'),
         (["stop", "--run-dir", "/nonexistent"], ExitCode.NOT_RUNNING, "no pool runs in /nonexistent"),
