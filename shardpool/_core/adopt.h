@@ -107,7 +107,7 @@ static inline uint32_t sp_executor_adopt(struct sp_executor *ex)
         ex->objects[i] = (struct sp_object){ .gate = i, .live = 1, .ending = !tenant };
         if (sp_word_phase(word) == SP_RUNNABLE)
             sp_executor_queue(ex, i);
-        live += tenant;
+        live++;
     }
     for (uint32_t i = ex->free_slot; i-- > 0;)
         if (!ex->objects[i].live)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
+import struct
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -125,6 +127,37 @@ def test_a_shard_killed_again_and_again_loses_nothing(rig: Rig) -> None:
     assert ran == sorted(set(ran)), "twice, or out of order"
     assert set(ran) | set(begun) == {b"%08d" % number for number in range(sent)}
     assert rig.acceptor.counters(SHARD)["permits_used"] == 0
+
+
+def test_an_end_that_was_cut_short_is_finished_by_the_successor(rig: Rig) -> None:
+    """M-16: a slot that its shard had begun to free is freed once, and can be used again."""
+    session, kind = 0x5E551011_5E551011, 16  # offset of `kind` behind `session` in struct sp_slot
+
+    def shard() -> None:
+        rig.hooks[0].dropped = lambda address, records: kill_self()  # type: ignore[method-assign]
+        one = _core.Shard(rig.node(SHARD), 0, rig.hooks[0])
+        one.allocate(1, object(), table())
+        address = one.allocate(2, Recorder(), table(), session=session)
+        assert rig.publish(address, b"unrun") == _core.ACCEPTED
+        one.release(address)
+        one.run(1_000_000_000)
+
+    die_in_child(shard)
+    with mmap.mmap(rig.segments[SHARD], 0) as memory:
+        place = memory.find(struct.pack("Q", session)) + kind
+        assert struct.unpack_from("Q", memory, place) == (2,)
+        struct.pack_into("Q", memory, place, 0)
+    settle(rig, SHARD)
+    successor = _core.Shard(rig.node(SHARD), 0, rig.hooks[0])
+    ((system, found, *_),) = successor.adopt()
+    assert found == 1
+    successor.restore(system, object(), table(), True)
+    assert rig.acceptor.counters(SHARD)["objects"] == 2
+    while successor.run(1_000_000_000):
+        pass
+    counters = rig.acceptor.counters(SHARD)
+    assert (counters["objects"], counters["permits_used"]) == (1, 0)
+    assert successor.allocate(2, Recorder(), table()) & 0xFFFFFFFF == 1
 
 
 def test_an_acceptor_killed_anywhere_leaves_its_objects_usable(rig: Rig) -> None:
