@@ -116,7 +116,7 @@ inline commit_word(p, owed) {
 #define ALIVE (!dead)
 #define ANNOUNCE(what) d_step { ALIVE -> what };
 #define NOTE_POSITION position = published[0]
-#define CLEAR_STEP step = NONE
+#define CLEAR_STEP step = NONE; position = 0; next_flip = 0
 #define FLIP flip = 1 - flip
 #define COUNT MORTAL_MESSAGES
 proctype Mortal(byte p) {
@@ -201,7 +201,7 @@ start: skip;
            what = lane[done] - 1;
            assert(real[what] && !ran[what]);             /* T2, S1 */
            assert(what % MESSAGES == 0 || ran[what - 1] || !real[what - 1]); /* order */
-           ran[what] = 1; what = 0; inside = 0; done++
+           ran[what] = 1; what = 0; inside = 0; lane[done] = 0; done++
        };
        if :: skip :: break fi                            /* the budget may end any drain */
     :: else -> break

@@ -62,7 +62,7 @@ commit: skip;
        :: d_step { ALIVE && owed -> PUT(p, TOKEN); owed = 0 }
        :: atomic { ALIVE && !owed -> skip }
        fi;
-       ANNOUNCE(step = NONE)
+       ANNOUNCE(CLEAR_STEP)
 #endif
        /* sp_node_ring: ring, then clear the very declaration that was seen */
        if

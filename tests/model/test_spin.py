@@ -65,13 +65,13 @@ def explore(directory: Path, switches: str) -> tuple[int, int, str]:
     )
     said = done.stdout + done.stderr
     errors = re.search(r"errors: (\d+)", said)
-    states = re.search(r"(\d+) states, stored", said)
+    states = re.search(r"([\d.]+(?:e\+\d+)?) states, stored", said)
     assert errors is not None, said
     assert states is not None, said
     # a search that was cut short has proved nothing, whatever it says about errors
     assert "Search not completed" not in said or errors.group(1) != "0", said
     assert "max search depth too small" not in said, said
-    return int(errors.group(1)), int(states.group(1)), said
+    return int(errors.group(1)), int(float(states.group(1))), said
 
 
 @pytest.mark.timeout(TIMEOUT)
