@@ -115,6 +115,13 @@ FAULTS = (
         "--lane=1",
     ),
     Fault(
+        "accepts for a tenant that is gone",
+        "schedule.h",
+        "        if (sp_word_generation(now.low) != sp_address_generation(a->address))\n            return SP_STALE;\n",
+        "",
+        "--seal=vacate --preemptions=1",
+    ),
+    Fault(
         "linking is no token",
         "lane.h",
         "    if (sp_schedule_wanted(slot, true)) {",
