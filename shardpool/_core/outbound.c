@@ -193,7 +193,14 @@ static enum sp_outcome admit(ShardObject *self, uint64_t address, uint16_t kind,
         .largest = sp_record_size((uint64_t)payload->len),
         .forced = lifecycle,
     };
-    enum sp_outcome outcome = sp_admission_begin(self->ex.node, &admission);
+    /* Lifecycle is bounded by its lane and goes through the other ring. */
+    struct sp_flight *flights = NULL;
+    enum sp_outcome outcome = SP_LINK_FULL;
+    struct sp_peer *shard = lifecycle ? NULL : sp_node_shard(self->ex.node, address);
+    if (shard != NULL)
+        flights = self->flights + (size_t)sp_address_number(address) * SP_FLIGHT_PLACES;
+    if (flights == NULL || sp_flight_allows(flights, &shard->writers[SP_STREAM_DATA], address, admission.bytes))
+        outcome = sp_admission_begin(self->ex.node, &admission);
     if (outcome != SP_ACCEPTED) {
         enum sp_counter counter = outcome == SP_SATURATED ? SP_COUNT_REFUSED_PERMIT
             : outcome == SP_STALE || outcome == SP_SEALED ? SP_COUNT_REFUSED_STALE : SP_COUNT_REFUSED_LANE;
@@ -204,6 +211,8 @@ static enum sp_outcome admit(ShardObject *self, uint64_t address, uint16_t kind,
     record->a = a;
     record->b = b;
     memcpy(sp_record_payload(record), payload->buf, (size_t)payload->len);
+    if (flights != NULL)
+        sp_flight_note(flights, admission.writer, address, admission.bytes);
     sp_admission_commit(self->ex.node, &admission);
     sp_shard_poke(self);
     return SP_ACCEPTED;

@@ -128,7 +128,8 @@ static int shard_init(ShardObject *self, PyObject *args, PyObject *kwargs)
         return -1;
     }
     self->tenants = PyMem_RawCalloc(owner->node.geometry.slots, sizeof *self->tenants);
-    if (self->tenants == NULL || !sp_executor_open(&self->ex, &owner->node, budget_ns)) {
+    self->flights = PyMem_RawCalloc((size_t)owner->node.geometry.shards * SP_FLIGHT_PLACES, sizeof *self->flights);
+    if (self->tenants == NULL || self->flights == NULL || !sp_executor_open(&self->ex, &owner->node, budget_ns)) {
         PyErr_NoMemory();
         return -1;
     }
@@ -152,6 +153,7 @@ static void shard_dealloc(ShardObject *self)
         sp_executor_close(&self->ex);
     }
     PyMem_RawFree(self->tenants);
+    PyMem_RawFree(self->flights);
     PyObject **hooks = (PyObject **)&self->hooks;
     for (size_t i = 0; i < sizeof self->hooks / sizeof *hooks; i++)
         Py_XDECREF(hooks[i]);

@@ -5,6 +5,7 @@
 #include "sp_python.h"
 
 #include "executor.h"
+#include "flight.h"
 
 #define SP_HANDLER_NO_ARGUMENT 1L
 #define SP_HANDLER_ASYNC 2L
@@ -57,6 +58,7 @@ typedef struct {
     NodeObject *owner;
     struct sp_executor ex;
     struct sp_tenant *tenants;
+    struct sp_flight *flights; /* per shard: what is under way to its objects (M-3) */
     struct sp_hooks hooks;
     struct sp_keep kept[SP_MAX_PROCESSES][2];
     uint32_t kept_data; /* streams with kept data records: while not 0 the executor is blocked */

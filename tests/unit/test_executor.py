@@ -101,6 +101,22 @@ def test_a_full_link_is_no_admission(rig: Rig) -> None:
     assert permits(rig) == 0
 
 
+def test_one_flooded_object_leaves_the_others_their_share_of_a_link() -> None:
+    """M-3: a quarter of the link between two shards, then its sender waits; others still get through."""
+    rig = Rig(shards=2, link_bytes=1 << 18)
+    flooded, other = (rig.shards[1].allocate(1, Recorder(), table()) for _ in range(2))
+    sent = 0
+    while (outcome := rig.shards[0].send(flooded, bytes(4000))) == _core.ACCEPTED:
+        sent += 1
+    assert outcome == _core.LINK_FULL
+    assert sent * 4000 <= 1 << 16
+    assert rig.shards[0].send(other, b"x") == _core.ACCEPTED
+    rig.run(1)
+    assert rig.shards[0].send(flooded, b"x") == _core.ACCEPTED
+    rig.run(1)
+    rig.close()
+
+
 def test_idle_objects_need_a_permit_runnable_ones_do_not() -> None:
     """M-9, M-10: saturated for the third object, not for the first two."""
     rig = Rig(permits=2)
