@@ -4,6 +4,7 @@ They have no names: the kernel frees them with the last process that holds them.
 """
 
 import os
+import resource
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,6 +44,7 @@ class Memory:
         """
         sizes = {name: settings[name] for name in _GEOMETRY_SETTINGS}
         processes = 1 + settings["acceptors"] + settings["workers"]
+        _check_descriptors(processes)
         try:
             geometry = Geometry(settings["acceptors"], settings["workers"], **sizes)
         except ValueError as error:
@@ -62,3 +64,16 @@ class Memory:
     def counters(self, process: int) -> dict[str, int]:
         """What a process counted; readable while it is stuck, and after its death."""
         return self.node.counters(process)
+
+
+def _check_descriptors(processes: int) -> None:
+    # Each holds a segment and a doorbell of every process, the supervisor a pidfd as well; ZeroMQ, sockets and event
+    # loops take the rest, and do not all fail in words.
+    needed = 3 * processes + 32
+    permitted = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if permitted < needed:
+        raise Refusal(
+            f"{processes} processes need {needed} open descriptors each, and {permitted} are permitted",
+            f"ulimit -n {needed}, and one more for each client (LimitNOFILE= for systemd); or fewer workers",
+            ExitCode.CONFIG,
+        )

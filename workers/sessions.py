@@ -23,7 +23,7 @@ from shardpool.errors import CLOSE_NAMES, CODES, Condition, Rejected, ShardpoolE
 from shardpool.objects import Seat
 from shardpool.session import Session, SessionRef
 from shardpool.workers.context import ShardContext, log, settled
-from shardpool.workers.faults import Faults
+from shardpool.workers.faults import Faults, escaped
 from shardpool.workers.insist import Insistence
 from shardpool.workers.kinds import Kind, Outcome, SlotKind, shard_of
 from shardpool.workers.lives import NIL, Lives
@@ -36,6 +36,9 @@ from shardpool.workers.tables import Tables
 CONNECT_TIMEOUT = 30.0  # for identity and actor; the hello itself is timed by the acceptor
 REPLACE_PAUSE = 0.002
 REASON_BYTES_MAX = 200
+
+# Close codes of refusals whose condition has none: what the client is to make of them.
+_REFUSED = {"Rejected": 4401, "CapacityExceeded": 4529}
 
 _hello = msgspec.json.Decoder(Hello).decode
 
@@ -283,8 +286,8 @@ class Sessions:
     def _refuse_client(self, client: int, error: ShardpoolError) -> None:
         condition = CODES.get(error.code)
         close = None if condition is None else condition.row.close
-        code = close or (4401 if error.kind == "Rejected" else 4503)
-        log.info("a session was refused with %d: %s", code, error)
+        code = close or _REFUSED.get(error.kind, 4503)
+        log.info("a session was refused with %d: %s", code, escaped(str(error)))
         reason = str(error).encode()[:REASON_BYTES_MAX].decode(errors="ignore").encode()
         self._context.shard.post_process(self._context.process_of_client(client), Kind.REFUSED, client, code, reason)
 

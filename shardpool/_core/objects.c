@@ -194,9 +194,9 @@ static PyObject *shard_finish(ShardObject *self, PyObject *args)
     struct sp_cell *cell = sp_arena_cell(&self->ex.arena, object->suspended);
     if (error != Py_None) {
         PyErr_SetObject((PyObject *)Py_TYPE(error), error);
-        sp_shard_failed(self, slot, cell, false);
+        sp_shard_failed(self, slot, cell);
     } else if (!sp_shard_answer(self, slot, cell, result)) {
-        sp_shard_failed(self, slot, cell, false);
+        sp_shard_failed(self, slot, cell);
     }
     sp_executor_finish(&self->ex, slot, turn);
     sp_shard_poke(self);

@@ -77,7 +77,7 @@ int sp_add_table(PyObject *module);
 /* turn.c */
 enum sp_turn sp_shard_turn(void *context, uint32_t slot, struct sp_cell *cell);
 bool sp_shard_answer(ShardObject *self, uint32_t slot, struct sp_cell *cell, PyObject *result);
-void sp_shard_failed(ShardObject *self, uint32_t slot, struct sp_cell *cell, bool message_fault);
+void sp_shard_failed(ShardObject *self, uint32_t slot, struct sp_cell *cell);
 
 /* shard.c */
 void sp_shard_vacate(ShardObject *self, uint32_t slot);

@@ -82,8 +82,8 @@ bool sp_shard_answer(ShardObject *self, uint32_t slot, struct sp_cell *cell, PyO
 }
 
 /* The exception that is set: told to the hook, which logs it and words the error for whoever asked. A client hears
- * of a message that could not be decoded even if it did not ask. */
-void sp_shard_failed(ShardObject *self, uint32_t slot, struct sp_cell *cell, bool message_fault)
+ * of it even if it did not ask: its E then has id 0. */
+void sp_shard_failed(ShardObject *self, uint32_t slot, struct sp_cell *cell)
 {
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
@@ -104,8 +104,7 @@ void sp_shard_failed(ShardObject *self, uint32_t slot, struct sp_cell *cell, boo
     size_t length = body != NULL && PyBytes_Check(body) ? (size_t)PyBytes_GET_SIZE(body) : 0;
     if (cell->kind == SP_KIND_CALL && cell->a != 0)
         sp_shard_write(self, (uint32_t)cell->b, SP_STREAM_INFRA, SP_KIND_CALL_REPLY, 0, 0, cell->a, 1, bytes, length);
-    else if (cell->kind == SP_KIND_FRAME && (cell->flags & SP_FLAG_BARE) == 0
-             && (message_fault || (cell->flags & SP_FLAG_ASK) != 0))
+    else if (cell->kind == SP_KIND_FRAME && (cell->flags & SP_FLAG_BARE) == 0)
         sp_shard_write(self, 1 + sp_address_number(cell->a), SP_STREAM_DATA, SP_KIND_ERROR, 0, cell->a, cell->a,
                        (cell->flags & SP_FLAG_ASK) != 0 ? cell->b : 0, bytes, length);
     Py_XDECREF(body);
@@ -168,7 +167,7 @@ static PyObject *step_coroutine(ShardObject *self, uint32_t slot, PyObject *coro
 }
 
 /* Runs the handler in the object's context: the result, or NULL with *suspended or an exception set. */
-static PyObject *run_handler(ShardObject *self, uint32_t slot, struct sp_cell *cell, bool *suspended, bool *message_fault)
+static PyObject *run_handler(ShardObject *self, uint32_t slot, struct sp_cell *cell, bool *suspended)
 {
     struct sp_tenant *tenant = &self->tenants[slot];
     PyObject *result;
@@ -178,7 +177,6 @@ static PyObject *run_handler(ShardObject *self, uint32_t slot, struct sp_cell *c
         PyObject *message = record_message(tenant->table, cell);
         if (message == NULL || !find_handler(tenant->table, message, &handler)) {
             Py_XDECREF(message);
-            *message_fault = true;
             return NULL;
         }
         result = call_handler(&handler, tenant->target, message);
@@ -209,12 +207,12 @@ enum sp_turn sp_shard_turn(void *context, uint32_t slot, struct sp_cell *cell)
         self->messages_in++;
         self->bytes_in += cell->length;
     }
-    bool suspended = false, message_fault = false;
+    bool suspended = false;
     PyContext_Enter(tenant->context);
-    PyObject *result = run_handler(self, slot, cell, &suspended, &message_fault);
+    PyObject *result = run_handler(self, slot, cell, &suspended);
     PyContext_Exit(self->tenants[slot].context);
     if (!suspended && (result == NULL || !sp_shard_answer(self, slot, cell, result)))
-        sp_shard_failed(self, slot, cell, message_fault);
+        sp_shard_failed(self, slot, cell);
     Py_XDECREF(result);
     Py_DECREF(target);
     self->current = 0;

@@ -109,6 +109,89 @@ def test_a_message_that_cannot_be_read_is_an_error_of_that_message(
     assert hit(client, 8) == {"count": 1}
 
 
+RAISING = """\
+from shardpool import Actor, App, Rejected, Refuse, Session, on
+
+app = App("raising")
+
+@app.session
+class Door(Session):
+    def on_connect(self, hello):
+        if hello.auth is not None:
+            return Refuse(f"no entry for {hello.auth}")
+
+@app.actor
+class Player(Actor):
+    @on
+    def fail(self) -> None:
+        raise KeyError("a secret of the server")
+
+    @on
+    def refuse(self) -> None:
+        raise Rejected("the room is full", code="room_full")
+
+    @on
+    async def later(self) -> None:
+        raise Rejected("later", code="later")
+"""
+
+
+@pytest.fixture(scope="module")
+def raising() -> Iterator[Running]:
+    with pool(RAISING) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "kind"),
+    [
+        (b"fail", "handler_raised", "InternalFailure"),
+        (b"refuse", "room_full", "Rejected"),
+        (b"later", "later", "Rejected"),
+    ],
+)
+def test_a_handler_that_raises_is_an_error_of_its_ask_or_send(
+    raising: Running, name: bytes, code: str, kind: str
+) -> None:
+    """P-14, T-27, O-1: the page promises it for both; what an unforeseen exception said stays in the log."""
+    client = raising.session()
+    for number, head in ((7, b"A" + struct.pack(">I", 7)), (0, b"S")):
+        send(client, head + b'{"type":"' + name + b'"}')
+        answer = receive(client)
+        assert (answer[:1], struct.unpack(">I", answer[5:9])[0]) == (b"E", number), answer
+        error = json.loads(answer[9:])
+        assert (error["code"], error["kind"]) == (code, kind)
+        assert "secret" not in error["message"]
+    assert "a secret of the server" in raising.log.read_text() or name != b"fail"
+
+
+def test_a_refusal_that_quotes_the_client_is_escaped_in_the_log(raising: Running) -> None:
+    """P-31: 4401 with the app's reason; the log keeps to one line."""
+    client = raising.connect()
+    send(client, b'H{"v":1,"auth":"\\u001b[31m\\nFAKE LINE"}')
+    closing = json.loads(receive(client)[1:])
+    assert (closing["code"], closing["reason"]) == (4401, "no entry for \x1b[31m\nFAKE LINE")
+    log = raising.log.read_text()
+    assert "refused with 4401" in log
+    assert "\x1b" not in log
+    assert not [line for line in log.splitlines() if line.startswith("FAKE")]
+
+
+def test_a_server_without_room_for_one_more_says_so() -> None:
+    """P-12, P-26: 4529, come back later, and not 4503, the shard is down; those that are in stay."""
+    with pool(SESSIONS, "--directory-entries", "64") as running:
+        clients = [running.connect() for _ in range(70)]
+        for client in clients:
+            send(client, b'H{"v":1}')
+        answers = [receive(client) for client in clients]
+        refused = [json.loads(answer[1:]) for answer in answers if answer[:1] == b"C"]
+        assert refused
+        assert {each["code"] for each in refused} == {4529}
+        assert "directory_entries" in refused[0]["reason"]
+        inside = next(client for client, answer in zip(clients, answers, strict=True) if answer[:1] == b"W")
+        assert hit(inside, 1) == {"count": 1}
+
+
 def test_what_clients_wrote_is_escaped_and_cut_in_the_log(server: Running) -> None:
     """P-31: no line of the log is the client's."""
     client = server.session()

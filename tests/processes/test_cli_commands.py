@@ -132,6 +132,20 @@ def test_taken_port_is_refused_before_anything_starts(apps: Path) -> None:
     assert answer.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("limit", [10, 20, 30, 40])
+def test_too_few_descriptors_are_refused_in_words(apps: Path, limit: int) -> None:
+    """O-2, P-12: how many it needs and how to raise the limit; neither traceback nor half a start."""
+    command = f"ulimit -n {limit}; exec {sys.executable} -m shardpool.supervisor.cli serve good:app --workers 1"
+    answer = subprocess.run(
+        ["bash", "-c", command], cwd=apps, env={**os.environ, "XDG_RUNTIME_DIR": str(apps / "run")},
+        capture_output=True, text=True, timeout=40, check=False,
+    )  # fmt: skip
+    assert answer.returncode == ExitCode.CONFIG, answer.stderr
+    assert f"and {limit} are permitted" in answer.stderr
+    assert "ulimit -n" in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
 def test_check_says_what_would_run(apps: Path) -> None:
     """P-20: check validates app and configuration and exits."""
     (apps / "pool.toml").write_text('workers = 3\nbind = ["tcp://127.0.0.1:7000"]\n')

@@ -218,8 +218,8 @@ def test_lifecycle_goes_first_but_owes_one_turn_after_eight(rig: Rig) -> None:
     assert lanes == (["life"] * 8 + ["app"]) * 2 + ["life"] * 4 + ["app"]
 
 
-def test_a_raising_handler_answers_its_ask_and_returns_everything(rig: Rig) -> None:
-    """T-27, M-11: the same ask gets the error; gate, permit and reservation are back; the object goes on."""
+def test_a_raising_handler_answers_its_client_and_returns_everything(rig: Rig) -> None:
+    """T-27, M-11: the ask, or the send, gets the error; gate, permit and reservation are back; the object goes on."""
 
     def boom(_: object, data: bytes) -> bytes:
         raise KeyError(data)
@@ -229,7 +229,7 @@ def test_a_raising_handler_answers_its_ask_and_returns_everything(rig: Rig) -> N
     rig.publish(address, b"send", flags=0)
     rig.run()
     assert [type(failure) for failure in rig.hooks[0].failures] == [KeyError, KeyError]
-    assert rig.sent() == [(_core.KIND_ERROR, b"failed")]
+    assert rig.sent() == [(_core.KIND_ERROR, b"failed")] * 2
     assert permits(rig) == 0
     assert state(rig, address)["application_records"] == 0
 
