@@ -24,7 +24,7 @@ from shardpool.workers.last_words import closing
 from shardpool.workers.minting import Mint, token
 from shardpool.workers.static_files import StaticFile
 from shardpool.workers.tls import TlsSession
-from shardpool.workers.websocket import WebSocketTail
+from shardpool.workers.websocket import Fragments, WebSocketTail
 
 log = logging.getLogger("shardpool.acceptor")
 
@@ -83,6 +83,7 @@ class Clients:
         self._transports = transports
         self._tls = tls
         self._clients: dict[int, Client] = {}
+        self._fragments = Fragments(settings.inbound_bytes)
 
     def handle(self, kind: int, client: int, a: int, b: int, payload: bytes) -> bool:
         """One event of the engine; False if it is about no connection."""
@@ -177,7 +178,7 @@ class Clients:
         self._engine.write(client, response)
         state.conversation = None
         if connection is not None:
-            state.tail = WebSocketTail(connection, self._settings.frame_bytes)
+            state.tail = WebSocketTail(connection, self._settings.frame_bytes, self._fragments)
         elif state.tls is None:
             del self._clients[client]  # the engine does the rest; a strange frame brings it back
         self._established(client, websocket=True, compressed=connection is not None)
@@ -273,7 +274,7 @@ class Clients:
         if state is None:
             state = self._clients[client] = Client(Transport.WS)
         if state.tail is None:
-            state.tail = WebSocketTail(None, self._settings.frame_bytes)
+            state.tail = WebSocketTail(None, self._settings.frame_bytes, self._fragments)
         step = state.tail.receive(data)
         if step.out:
             self._engine.write(client, step.out)
@@ -311,5 +312,9 @@ class Clients:
 
     def _closed(self, client: int) -> None:
         state = self._clients.pop(client, None)
-        if state is not None and state.file is not None:
+        if state is None:
+            return
+        if state.file is not None:
             state.file.close()
+        if state.tail is not None:
+            state.tail.release()

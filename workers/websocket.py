@@ -149,18 +149,38 @@ class Step:
     last: bytes = b""  # with `end`: the close frame
 
 
+# All that wsproto says where BoundedDeflate refuses a frame, and what it means by its code.
+_EXTENSION_FAILED = "error in extension"
+_EXTENSION_REASONS = {
+    1002: "a reserved bit that means nothing there",
+    1007: "compressed data that cannot be inflated",
+}
+
+
+class Fragments:
+    """Bytes of unfinished messages, of all connections together (inbound_bytes, as for what the engine holds)."""
+
+    __slots__ = ("held", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.held = 0
+
+
 class WebSocketTail:
     """One connection's state beyond the plain case.
 
-    Args: connection: of the handshake, or None. limit: longest message, fragments together.
+    Args: connection: of the handshake, or None. limit: longest message, fragments together. fragments: counts those of
+        all connections; `release` when the connection is gone.
     """
 
-    def __init__(self, connection: Connection | None, limit: int) -> None:
+    def __init__(self, connection: Connection | None, limit: int, fragments: Fragments) -> None:
         self.compressed = connection is not None
         self._connection = connection or Connection(ConnectionType.SERVER)
         self._limit = limit
-        self._parts: list[bytes] = []
-        self._held = 0
+        self._fragments = fragments
+        # One buffer, not a list of parts: a part of two bytes costs fifty, and an empty one is not for nothing either.
+        self._message_bytes = bytearray()
         self._open = False
 
     def receive(self, frame: bytes) -> Step:
@@ -189,25 +209,36 @@ class WebSocketTail:
         """The close frame of the server's own wish."""
         return self._connection.send(CloseConnection(code, reason))
 
+    def release(self) -> None:
+        """What was held is not held any more."""
+        self._fragments.held -= len(self._message_bytes)
+        self._message_bytes = bytearray()
+
     def _message(self, event: TextMessage | BytesMessage) -> Step | None:
         text = isinstance(event, TextMessage)
-        part = event.data.encode() if isinstance(event.data, str) else bytes(event.data)
-        self._held += len(part)
-        if self._held > self._limit:
-            reason = f"the message is longer than {self._limit} bytes"
-            return Step(end=(1009, reason), last=self.close(1009, reason))
-        self._parts.append(part)
+        part = event.data.encode() if isinstance(event.data, str) else event.data
+        if len(self._message_bytes) + len(part) > self._limit:
+            return self._ended(1009, f"the message is longer than {self._limit} bytes")
         self._open = not event.message_finished
         if self._open:
+            self._message_bytes += part
+            self._fragments.held += len(part)
+            if self._fragments.held > self._fragments.limit:
+                return self._ended(4529, "the server holds as much unfinished input as it may (inbound_bytes)")
             return None
-        message = b"".join(self._parts)
-        self._parts.clear()
-        self._held = 0
+        message = bytes(self._message_bytes) + part
+        self.release()
         return Step(message=message, text=text)
 
+    def _ended(self, code: int, reason: str) -> Step:
+        return Step(end=(code, reason), last=self.close(code, reason))
+
     def _closed(self, event: CloseConnection) -> Step:
-        code = int(event.code)
-        return Step(end=(code, event.reason or ""), last=self._connection.send(event.response()))
+        """The client closes; or it broke the protocol, which wsproto words in the same event."""
+        code, reason = int(event.code), event.reason or ""
+        if reason == _EXTENSION_FAILED:
+            reason = _EXTENSION_REASONS.get(code, f"the message is longer than {self._limit} bytes")
+        return self._ended(code, reason)
 
     def _failed(self, error: RemoteProtocolError) -> Step:
         hint = error.event_hint

@@ -2,6 +2,7 @@
 
 import os
 import struct
+import tracemalloc
 import zlib
 from collections.abc import Iterator
 
@@ -11,7 +12,7 @@ from wsproto.connection import Connection, ConnectionType
 
 from shardpool.workers.doors import Transport
 from shardpool.workers.last_words import REASON_BYTES_MAX, close_frame
-from shardpool.workers.websocket import BoundedDeflate, WebSocketTail
+from shardpool.workers.websocket import BoundedDeflate, Fragments, WebSocketTail
 
 TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
 
@@ -39,7 +40,7 @@ def frame(
 
 def test_fragments_become_one_message() -> None:
     """P-13: with control frames in between."""
-    tail = WebSocketTail(None, 1000)
+    tail = WebSocketTail(None, 1000, Fragments(1 << 20))
     assert tail.receive(frame(TEXT, b"h\xc3", final=False)).fragmented
     step = tail.receive(frame(PING, b"?"))
     assert step.out == b"\x8a\x01?"
@@ -69,7 +70,7 @@ def test_fragments_become_one_message() -> None:
 )
 def test_a_violation_ends_with_its_code(frames: list[bytes], code: int) -> None:
     """P-13, S17: the library judges; what it refuses is closed with the code of RFC 6455."""
-    tail = WebSocketTail(None, 1000)
+    tail = WebSocketTail(None, 1000, Fragments(1 << 20))
     for one in frames:
         step = tail.receive(one)
     assert step.end is not None
@@ -80,7 +81,7 @@ def test_a_violation_ends_with_its_code(frames: list[bytes], code: int) -> None:
 
 def test_a_close_is_answered_with_the_same_code() -> None:
     """P-11: the client's close ends the session, and its handshake is completed."""
-    step = WebSocketTail(None, 1000).receive(frame(CLOSE, struct.pack(">H", 1001) + b"leaving"))
+    step = WebSocketTail(None, 1000, Fragments(1 << 20)).receive(frame(CLOSE, struct.pack(">H", 1001) + b"leaving"))
     assert step.end == (1001, "leaving")
     assert step.last == b"\x88\x09" + struct.pack(">H", 1001) + b"leaving"
 
@@ -93,7 +94,7 @@ def deflated(data: bytes) -> bytes:
 def compressed_tail(limit: int) -> WebSocketTail:
     deflate = BoundedDeflate(limit)
     deflate.accept("permessage-deflate")
-    return WebSocketTail(Connection(ConnectionType.SERVER, [deflate]), limit)
+    return WebSocketTail(Connection(ConnectionType.SERVER, [deflate]), limit, Fragments(1 << 20))
 
 
 def test_compressed_messages_are_inflated() -> None:
@@ -119,7 +120,50 @@ def test_a_compression_bomb_is_stopped_while_it_is_inflated(pieces: int) -> None
         if step.end is not None:
             break
     assert step.end is not None
-    assert step.end[0] == 1009
+    assert step.end == (1009, "the message is longer than 65536 bytes")
+
+
+def test_compressed_nonsense_is_refused_in_words() -> None:
+    """P-13, P-30: the library's own words say nothing to whoever reads them."""
+    assert compressed_tail(1000).receive(frame(BINARY, b"\xff" * 50, rsv=0x40)).end == (
+        1007,
+        "compressed data that cannot be inflated",
+    )
+    assert compressed_tail(1000).receive(frame(PING, b"", rsv=0x40)).end == (
+        1002,
+        "a reserved bit that means nothing there",
+    )
+
+
+def test_fragments_of_all_connections_together_are_bounded() -> None:
+    """P-12: inbound_bytes counts them; what is finished, or gone, does not count any more."""
+    fragments = Fragments(2500)
+    tails = [WebSocketTail(None, 2000, fragments) for _ in range(3)]
+    for tail in tails[:2]:
+        assert tail.receive(frame(BINARY, bytes(1200), final=False)).end is None
+    ended = tails[2].receive(frame(BINARY, bytes(1200), final=False)).end
+    assert ended is not None
+    assert ended[0] == 4529
+    assert "inbound_bytes" in ended[1]
+    tails[2].release()
+    assert tails[1].receive(frame(0, b"!")).message == bytes(1200) + b"!"
+    assert fragments.held == 1200
+    tails[0].release()
+    assert fragments.held == 0
+
+
+def test_fragments_without_content_cost_nothing() -> None:
+    """P-12: neither the empty ones nor the small ones cost more than their bytes."""
+    tail = WebSocketTail(None, 65536, Fragments(1 << 20))
+    tail.receive(frame(BINARY, b"", final=False))
+    tracemalloc.start()
+    try:
+        for _ in range(20_000):
+            tail.receive(frame(0, b"", final=False))
+            tail.receive(frame(0, b"ab", final=False))
+        assert tracemalloc.get_traced_memory()[0] < 200_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_reason_is_cut_at_a_characters_end() -> None:
