@@ -141,7 +141,7 @@ TABLE: tuple[Setting, ...] = (
     _bytes("arena_bytes", 64 * MIB, MIB, 32 * GIB, "memory for the waiting messages of one shard; whole 64 KiB"),
     _bytes("link_bytes", MIB, 64 * KIB, GIB, "data ring from each process to each other", power_of_two=True),
     _bytes("infra_bytes", 256 * KIB, 16 * KIB, GIB, "ring of completions and control, likewise", power_of_two=True),
-    _count("directory_entries", 16384, 64, 16_777_216, "cells for ids on this node, a quarter kept free", power_of_two=True),
+    _count("directory_entries", 16384, 64, 16_777_216, "cells for ids, a quarter of them spare", power_of_two=True),
     # Limits towards clients
     _bytes("frame_bytes", 64 * KIB, 64, 16 * MIB, "longest message from a client"),
     _bytes("hello_bytes", 4 * KIB, 64, MIB, "longest hello"),
