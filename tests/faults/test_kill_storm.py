@@ -75,9 +75,12 @@ class Storm:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        # Not the app's own directory: the pool's `shardpool/` there would hide the package from the app's imports.
+        runtime = directory / "runtime"
+        runtime.mkdir(mode=0o700, exist_ok=True)
         self.environ = {
             **os.environ,
-            "XDG_RUNTIME_DIR": str(directory),
+            "XDG_RUNTIME_DIR": str(runtime),
             "STORM_LOG": str(directory / "log"),
             # A death is no reason to wait here: many are wanted, and each counts for itself.
             "SHARDPOOL_RESTART_INTENSITY": "1000",
