@@ -172,9 +172,11 @@ static PyObject *acceptor_cipher(AcceptorObject *self, PyObject *args)
             c->plain_given = false;
         if (c->cipher == NULL)
             c->cipher = calloc(1, sizeof *c->cipher);
+        /* without these bytes the rest of its TLS makes no sense: it ends, and no other connection */
         if (c->cipher == NULL || !sp_unsent_append(c->cipher, &e->spare, SP_FRAMING_RAW, bytes.buf, (uint32_t)bytes.len))
-            e->failed = true;
-        sp_engine_dirty(e, c);
+            sp_engine_drop(e, c, SP_CLOSE_INTERNAL);
+        else
+            sp_engine_dirty(e, c);
     }
     PyBuffer_Release(&bytes);
     Py_RETURN_NONE;

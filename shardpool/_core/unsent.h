@@ -90,6 +90,8 @@ static inline uint8_t *sp_unsent_room(struct sp_unsent *out, struct sp_spare *sp
 static inline bool sp_unsent_append(struct sp_unsent *out, struct sp_spare *spare, enum sp_framing framing,
                                       const uint8_t *bytes, uint32_t length)
 {
+    if (length == 0)
+        return true;
     uint8_t *room = sp_unsent_room(out, spare, framing, length);
     if (room == NULL)
         return false;

@@ -96,13 +96,16 @@ class Running:
 
 
 @contextlib.contextmanager
-def pool(app: str, *flags: str, binds: tuple[str, ...] = ("tcp", "ws")) -> Iterator[Running]:
-    """Serve an app; it must stop by itself when told to."""
+def pool(
+    app: str, *flags: str, binds: tuple[str, ...] = ("tcp", "ws"), descriptors: int | None = None
+) -> Iterator[Running]:
+    """Serve an app; it must stop by itself when told to. Args: descriptors: as many open ones are permitted."""
     with tempfile.TemporaryDirectory(prefix="sp-") as directory:
         where = Path(directory)
         (where / "small_app.py").write_text(app)
         run_dir = f"{directory}/run"
-        command = [PROGRAM, "serve", "small_app:app", "--workers", "1", "--run-dir", run_dir]
+        limited = [] if descriptors is None else ["prlimit", f"--nofile={descriptors}:{descriptors}"]
+        command = [*limited, PROGRAM, "serve", "small_app:app", "--workers", "1", "--run-dir", run_dir]
         for transport in binds:
             command += ["--bind", f"{transport}://127.0.0.1:0"]
         with (where / "log").open("w") as log:
