@@ -71,7 +71,7 @@ def end_of(client: socket.socket) -> bytes:
 def test_what_is_no_handshake_ends_in_time(
     server: Running, bystander: ssl.SSLSocket, transport: str, data: bytes
 ) -> None:
-    """P-30, P-13: foreign bytes at once, cut and silent handshakes after handshake_timeout; at most an alert is said."""
+    """P-30, P-13: foreign bytes at once, silent and cut handshakes after handshake_timeout; at most an alert."""
     client = server.connect(transport)
     client.sendall(data)
     assert len(end_of(client)) < 50
