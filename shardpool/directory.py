@@ -39,8 +39,11 @@ class Directory:
         self._app = app.encode()
 
     def find(self, type_name: str, id: str) -> int:
-        """Address of the object; 0 if there is none, or none yet."""
-        address = self._core.find(self._key(type_name, id))
+        """Address of the object; 0 if there is none, or none yet. Ids come from clients: one too long names nothing."""
+        key = self._key(type_name, id)
+        if len(key) > KEY_BYTES:
+            return 0
+        address = self._core.find(key)
         return 0 if address == CREATING else address
 
     def claim(self, type_name: str, id: str, address: int) -> int:
@@ -84,7 +87,8 @@ class Directory:
     def list(self, type_name: str, after: str, limit: int) -> list[Entry]:
         """Entries of a type in order of their ids, those after an id."""
         prefix = self._key(type_name, "")
-        found = self._core.list(prefix, limit, prefix + after.encode() if after else b"")
+        # Cut, it leaves out the same: no key is longer than KEY_BYTES.
+        found = self._core.list(prefix, limit, (prefix + after.encode())[:KEY_BYTES] if after else b"")
         return [
             Entry(key[len(prefix) :].decode(), address >> 56, decode_msgpack(properties) if properties else {})
             for key, address, properties in found

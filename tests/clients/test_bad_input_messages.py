@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import struct
@@ -11,6 +12,9 @@ from collections.abc import Iterator
 
 import pytest
 from acceptor_pool import SESSIONS, Running, hit, pool, receive, send
+
+from shardpool import NotFound
+from shardpool.local import connect as connect_local
 
 FRAME_BYTES = 65_536
 
@@ -110,6 +114,7 @@ def test_a_message_that_cannot_be_read_is_an_error_of_that_message(
 
 
 RAISING = """\
+from msgspec import Struct
 from shardpool import Actor, App, Rejected, Refuse, Session, on
 
 app = App("raising")
@@ -120,8 +125,15 @@ class Door(Session):
         if hello.auth is not None:
             return Refuse(f"no entry for {hello.auth}")
 
+class Look(Struct, tag="look"):
+    id: str
+
 @app.actor
 class Player(Actor):
+    @on
+    async def look(self, msg: Look) -> None:
+        await self.ask(Player, msg.id, "fail")
+
     @on
     def fail(self) -> None:
         raise KeyError("a secret of the server")
@@ -163,6 +175,25 @@ def test_a_handler_that_raises_is_an_error_of_its_ask_or_send(
         assert (error["code"], error["kind"]) == (code, kind)
         assert "secret" not in error["message"]
     assert "a secret of the server" in raising.log.read_text() or name != b"fail"
+
+
+@pytest.mark.parametrize("id", ["", "nobody", "x" * 60_000, "\0", "a\nb"])
+def test_an_id_that_a_client_made_up_is_not_found(raising: Running, id: str) -> None:
+    """O-1, P-26: whatever it is, an object that is asked by it is not there; no traceback for it."""
+    client = raising.session()
+    body = json.dumps({"type": "look", "id": id}).encode()
+    send(client, b"A" + struct.pack(">I", 7) + body)
+    answer = receive(client)
+    assert (answer[:1], json.loads(answer[9:])["kind"]) == (b"E", "NotFound")
+
+    async def locally() -> None:
+        async with connect_local(raising.run_dir) as local:
+            with pytest.raises(NotFound):
+                await local.ask("Player", id, "fail")
+            assert await local.find("Player", id) is None
+            assert isinstance(await local.list("Player", after=id), list)
+
+    asyncio.run(locally())
 
 
 def test_a_refusal_that_quotes_the_client_is_escaped_in_the_log(raising: Running) -> None:
