@@ -78,6 +78,10 @@ class Arena(Spot):
             return Reject(f"the room is full ({PLAYERS_MAX} players)")
         return None
 
+    def on_actor_leave(self, actor: Player) -> None:
+        if not self.members:
+            self.close()  # clients name the rooms: those that nobody is in must not add up
+
     @every(0.05)
     def tick(self) -> None:
         players = {

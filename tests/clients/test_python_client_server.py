@@ -200,6 +200,22 @@ def test_the_welcome_has_every_field_of_the_page(arena: Server) -> None:
     run(test)
 
 
+def test_rooms_that_nobody_is_in_do_not_add_up(arena: Server) -> None:
+    """P-12, P-26: clients name the rooms, so one client could fill the directory with empty ones."""
+
+    async def test() -> None:
+        async with connect(arena.tcp) as client, connect_local(Path(arena.run_dir)) as pool:
+            rooms: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+            client.on("joined", rooms.put_nowait)
+            for number in range(100):
+                await client.send(Enter(f"room {number}", "ann"))
+                assert (await rooms.get())["accepted"]
+            while len(await pool.list("Arena")) > 1:
+                await asyncio.sleep(0.05)
+
+    run(test)
+
+
 def test_the_fifteen_lines_of_the_page_work_with_the_server(arena: Server, tmp_path: Path) -> None:
     """P-14: as they stand, the move is refused outside a room; the exchange is the page's."""
     found = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "protocol.md").read_text(), re.S)
