@@ -49,6 +49,11 @@ SHORT_SHARD_DEATHS = (
     "admission --die=shard --preemptions=0 --seal=vacate",
     "admission --die=shard --random=3 --producers=3 --messages=4 --objects=2 --lane=2 --suspend --runs=20000",
 )
+SHORT_BOTH_DEATHS = (
+    "admission --die=both --messages=1 --preemptions=0",
+    "admission --die=both --random=4 --producers=3 --messages=4 --objects=2 --lane=2 --suspend --successor "
+    "--runs=20000",
+)
 SHORT_DIRECTORY = (
     "directory --rounds=1",
     "directory --die=claimer --preemptions=1 --rounds=1",
@@ -81,6 +86,17 @@ LONG_SHARD_DEATHS = (
     "admission --die=shard --messages=1 --preemptions=1 --seal=unseal",
     "admission --die=shard --messages=1 --preemptions=1 --seal=vacate",
     "admission --die=shard --random=3 --producers=3 --messages=7 --objects=2 --lane=2 --suspend --runs=1000000",
+)
+LONG_BOTH_DEATHS = (
+    "admission --die=both --preemptions=0",
+    "admission --die=both --messages=1 --preemptions=0 --suspend",
+    "admission --die=both --messages=1 --preemptions=0 --seal=unseal",
+    "admission --die=both --messages=1 --preemptions=0 --seal=vacate",
+    "admission --die=both --messages=1 --preemptions=0 --lane=1",
+    "admission --die=both --messages=1 --preemptions=0 --objects=2",
+    "admission --die=both --messages=1 --preemptions=0 --successor",
+    "admission --die=both --random=4 --producers=3 --messages=7 --objects=2 --lane=2 --suspend --successor "
+    "--runs=1000000",
 )
 LONG_DIRECTORY = (
     "directory",
@@ -123,6 +139,13 @@ def test_a_producer_may_die_at_any_step(explore: Explore, line: str) -> None:
 @pytest.mark.parametrize("line", LONG_SHARD_DEATHS if LONG else SHORT_SHARD_DEATHS)
 def test_a_shard_may_die_at_any_step(explore: Explore, line: str) -> None:
     """M-16, M-19: its successor runs what had not begun; what had begun is reported once."""
+    explore(line)
+
+
+@pytest.mark.timeout(TIMEOUT)
+@pytest.mark.parametrize("line", LONG_BOTH_DEATHS if LONG else SHORT_BOTH_DEATHS)
+def test_a_producer_and_the_shard_may_both_die(explore: Explore, line: str) -> None:
+    """M-15, M-16, M-19: one after the other or at once, settled in either order."""
     explore(line)
 
 

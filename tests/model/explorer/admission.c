@@ -1,12 +1,12 @@
 /* Admission, executor, doorbell and recovery under all interleavings (M-19): producers publish to the objects of one shard.
  *
  *   admission [--producers=2] [--messages=2] [--objects=1] [--permits=1] [--lane=100] [--position=0]
- *             [--die=producer|shard|stop] [--suspend] [--seal=unseal|vacate] [--successor] [--deaths=1]
+ *             [--die=producer|shard|both|stop] [--suspend] [--seal=unseal|vacate] [--successor] [--deaths=1]
  *             [--preemptions=2] [--random=SEED] [--runs=0] [--replay=SCHEDULE]
  *
  * --lane: records that a lane holds; a producer that finds it full waits for its doorbell. --position: where all rings
- * begin. --die=stop: a producer stops for ever without being dead. --successor: another process takes a dead
- * producer's place and publishes once more.
+ * begin. --die=both: a producer and the shard, settled in either order. --die=stop: a producer stops for ever without
+ * being dead. --successor: another process takes a dead producer's place and publishes once more.
  *
  * At every step S2 (one executor), S3 (what Idle means), S4 (permits), S5 (limits), R1 (ring positions); at rest S1
  * (every real message ran once, in its sender's order), S6, T1, T2, D1 (nobody sleeps over work).
@@ -14,9 +14,10 @@
 #include "world.h"
 
 #define MESSAGES_MAX 8
+#define PRODUCER 1 /* the one that may die */
 #define SLOTS 3U /* 0 is the shard's system object, which no message goes to; then the objects */
 
-enum death { DEATH_NONE, DEATH_PRODUCER, DEATH_SHARD, DEATH_STOP };
+enum death { DEATH_NONE, DEATH_PRODUCER, DEATH_SHARD, DEATH_BOTH, DEATH_STOP };
 enum seal { SEAL_NONE, SEAL_UNSEAL, SEAL_VACATE };
 enum fate { FATE_OPEN, FATE_BEGUN, FATE_ACCEPTED, FATE_REFUSED };
 
@@ -40,7 +41,7 @@ static struct ghost {
     uint64_t turn[SLOTS];
     bool was_suspended, was_sealed, vacated;
     int successions;
-    int due; /* process that died and is not settled, 0: none */
+    unsigned due; /* a bit for each process that died and is not settled */
 } ghost;
 
 static bool pair_is(const struct sp_slot *slot, const void *word)
@@ -107,7 +108,7 @@ static void check_object(uint32_t index, uint64_t *running)
     for (int producer = 1; producer <= config.producers; producer++)
         if (!ghost.vacated && unlinked((uint32_t)producer, index))
             explorer_fail("S3: object %u is Idle and a record for it lies in a link", index);
-    if (ghost.due != WORLD_SHARD && (slot->lanes[0].first != 0 || slot->lanes[1].first != 0) && !ghost.vacated)
+    if ((ghost.due >> WORLD_SHARD & 1) == 0 && (slot->lanes[0].first != 0 || slot->lanes[1].first != 0) && !ghost.vacated)
         explorer_fail("S3: object %u is Idle with a record in its lane", index);
 }
 
@@ -137,7 +138,7 @@ static void died(int process)
 {
     if (config.die == DEATH_STOP)
         return;
-    ghost.due = process;
+    ghost.due |= 1U << process;
     if (process == WORLD_SHARD) {
         memset(ghost.inside, 0, sizeof ghost.inside);
         memset(ghost.suspended, 0, sizeof ghost.suspended);
@@ -344,16 +345,24 @@ static void shard_body(int process)
     }
 }
 
+/* Whom the supervisor settles next: of two, either. */
+static int next_dead(void)
+{
+    int first = __builtin_ctz(ghost.due);
+    unsigned others = ghost.due & (ghost.due - 1);
+    return others != 0 && explorer_decide(2, true) == 1 ? __builtin_ctz(others) : first;
+}
+
 static void supervisor_body(int process)
 {
     struct sp_node *node = &world.nodes[process];
     for (;;) {
         if (ghost.due == 0)
             explorer_sleep();
-        int dead = ghost.due;
+        int dead = next_dead();
         if (!sp_settle(node, (uint32_t)dead))
             explorer_fail("the supervisor's link has no room for one token");
-        ghost.due = 0;
+        ghost.due &= ~(1U << dead);
         if (dead == WORLD_SHARD) {
             ghost.successions++;
             explorer_spawn(dead, shard_body);
@@ -421,7 +430,7 @@ static void check_words(void)
 
 static void check_rest(void)
 {
-    int stopped = config.die == DEATH_STOP && explorer.killed > 0 ? explorer.mortal : 0;
+    int stopped = config.die == DEATH_STOP && explorer.killed > 0 ? PRODUCER : 0;
     for (int process = 1; process <= config.producers; process++) {
         if (process == stopped)
             continue;
@@ -452,7 +461,7 @@ static bool parse_scenario(const char *argument, struct sp_geometry *g, uint64_t
     else if (explorer_option(argument, "--position", &v))
         *position = strtoul(v, NULL, 10);
     else if (explorer_option(argument, "--die", &v))
-        config.die = v[0] == 'p' ? DEATH_PRODUCER : v[1] == 'h' ? DEATH_SHARD : DEATH_STOP;
+        config.die = v[0] == 'p' ? DEATH_PRODUCER : v[0] == 'b' ? DEATH_BOTH : v[1] == 'h' ? DEATH_SHARD : DEATH_STOP;
     else if (explorer_option(argument, "--seal", &v))
         config.seal = v[0] == 'u' ? SEAL_UNSEAL : SEAL_VACATE;
     else if (explorer_option(argument, "--suspend", &v))
@@ -481,7 +490,12 @@ int main(int count, char **arguments)
     explorer.check = check_step;
     explorer.died = died;
     explorer.awake = awake;
-    explorer.mortal = config.die == DEATH_NONE ? -1 : config.die == DEATH_SHARD ? WORLD_SHARD : 1;
+    if (config.die == DEATH_SHARD || config.die == DEATH_BOTH)
+        explorer.mortals |= 1U << WORLD_SHARD;
+    if (config.die != DEATH_NONE && config.die != DEATH_SHARD)
+        explorer.mortals |= 1U << PRODUCER;
+    if (config.die == DEATH_BOTH)
+        explorer.kills = 2;
     world_open(&geometry, position);
     executor_open();
     for (uint32_t i = 0; i <= config.objects; i++)

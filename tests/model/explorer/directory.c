@@ -123,7 +123,7 @@ int main(int count, char **arguments)
             explorer_parse(arguments[i]);
     }
     explorer.kills = config.die;
-    explorer.mortal = config.die ? 1 : -1;
+    explorer.mortals = config.die ? 1U << 1 : 0;
     explorer.command = explorer_command(count, arguments);
     explorer.classify = classify;
     explorer.check = check_step;

@@ -50,7 +50,7 @@ static struct {
     uint64_t seed;
     uint64_t runs_max;
     const char *replay;
-    int mortal; /* coroutine that may die, or -1 */
+    unsigned mortals; /* a bit for each coroutine that may die */
     unsigned (*classify)(const void *word, bool store);
     void (*check)(void);      /* at every decision */
     void (*died)(int coroutine);
@@ -222,7 +222,8 @@ static void explorer_point(const void *word, bool store)
     explorer.check();
     explorer.checking = false;
     unsigned kind = explorer.classify(word, store);
-    bool kill = (kind & EXPLORER_KILL) != 0 && explorer.current == explorer.mortal && explorer.killed < explorer.kills;
+    bool kill = (kind & EXPLORER_KILL) != 0 && (explorer.mortals >> explorer.current & 1) != 0
+        && explorer.killed < explorer.kills;
     unsigned others = (kind & EXPLORER_SWITCH) != 0
         && (explorer.preempted < explorer.preemptions || explorer.mode == EXPLORER_RANDOM) ? explorer_others() : 0;
     unsigned choice = explorer_decide(1 + others + kill, false);
