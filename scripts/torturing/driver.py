@@ -1,0 +1,225 @@
+"""One driver process: its share of the clients, what they send and when, and what they are told.
+
+Called with a Plan as JSON in argv; prints a Result as JSON when all its messages were sent and answered, or given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import sys
+import time
+from array import array
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from shardpool.client import Client, ClientSettings, connect
+from shardpool.errors import CapacityExceeded, DeadlineExceeded, NotFound, ShardpoolError, ShuttingDown, Unavailable
+from torturing.ledger import Ledger, Told, checksum
+
+PIPELINED = 8
+STREAMS = 64  # per client: one for each session that it may get
+KINDS = ("note", "note", "later", "tell", "relay")
+SIZES = (10, 10, 200, 200, 2_000, 12_000)
+
+
+class Plan(Struct, frozen=True):
+    """What a driver does. Clients have numbers in the whole run, and messages too."""
+
+    ledger: str
+    addresses: tuple[str, str]
+    first_client: int
+    clients: int
+    per_client: int
+    seconds: float
+    seed: int
+    answers: str  # file for the times of the answers
+    deadline: float  # of an ask, in seconds
+    rooms: int
+    lenient: bool
+
+
+class Result(Struct, frozen=True):
+    """What a driver saw."""
+
+    closed: int  # connections that ended before their client was done
+    sessions_lost: int  # clients that had to begin with a new session
+    back: list[float]  # seconds from a connection's end to the next answer
+    reasons: dict[str, int]
+    errors: dict[str, int]
+    longest: float  # seconds an answered ask took at most
+
+
+class Answers(Struct, frozen=True, array_like=True):
+    """When a session was answered; f64 monotonic seconds, native order."""
+
+    session: str
+    times: bytes
+
+
+class Driver:
+    """All clients of one process."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.ledger = Ledger(Path(plan.ledger))
+        self.start = time.monotonic()
+        self.closed = 0
+        self.sessions_lost = 0
+        self.back: list[float] = []
+        self.reasons: dict[str, int] = {}
+        self.errors: dict[str, int] = {}
+        self.answers: list[Answers] = []
+        self.longest = 0.0
+
+    async def run(self) -> Result:
+        plan = self.plan
+        numbers = range(plan.first_client, plan.first_client + plan.clients)
+        await asyncio.gather(*(Player(self, number).play() for number in numbers))
+        Path(plan.answers).write_bytes(msgspec.msgpack.encode(self.answers))
+        return Result(self.closed, self.sessions_lost, self.back, self.reasons, self.errors, self.longest)
+
+    def count(self, where: dict[str, int], error: BaseException) -> None:
+        name = f"{type(error).__name__} {getattr(error, 'code', '')}".strip()
+        where[name] = where.get(name, 0) + 1
+
+
+class Player:
+    """One client: sends its messages in order at its pace, over as many connections as that takes."""
+
+    def __init__(self, driver: Driver, number: int) -> None:
+        plan = driver.plan
+        self.driver = driver
+        self.ledger = driver.ledger
+        self.number = number
+        self.address = plan.addresses[number % 2]
+        self.chance = random.Random(plan.seed * 1_000_003 + number)
+        self.first = number * plan.per_client
+        self.next = 0
+        self.stream = number * STREAMS - 1
+        self.pushed_last = -1
+        self.times = array("d")
+        self.cut_at: float | None = None
+
+    async def play(self) -> None:
+        # Spread over the first second: a thousand hellos at once would measure something else.
+        await asyncio.sleep(self.chance.random() * min(1.0, self.driver.plan.clients / 200))
+        while self.next < self.driver.plan.per_client:
+            try:
+                client = await connect(self.address, timeout=20, settings=ClientSettings(inbox=1 << 16))
+            except (ShardpoolError, OSError) as error:
+                self.driver.count(self.driver.reasons, error)
+                await asyncio.sleep(0.05)
+                continue
+            await self._use(client)
+
+    async def _use(self, client: Client) -> None:
+        """Until all is sent, or the session is lost."""
+        if (self.stream + 1) % STREAMS != 0:
+            self.driver.sessions_lost += 1
+        self.stream = min(self.stream + 1, self.number * STREAMS + STREAMS - 1)
+        self.pushed_last = -1
+        self.times = array("d")
+        session = str(client.welcome.session)
+        client.on("mark", self._pushed)
+        client.on_send_failed(lambda error: self.driver.count(self.driver.errors, error))
+        try:
+            while self.next < self.driver.plan.per_client and client.closed is None:
+                await self._send_due(client)
+        finally:
+            if client.closed is not None:
+                self._was_cut(client)
+            self.driver.answers.append(Answers(session, self.times.tobytes()))
+            await client.close()
+
+    def _was_cut(self, client: Client) -> None:
+        self.driver.closed += 1
+        self.cut_at = time.monotonic()
+        assert client.closed is not None
+        self.driver.count(self.driver.reasons, client.closed)
+
+    async def _send_due(self, client: Client) -> None:
+        """What is due by now, at most a window of it, and the answers to it."""
+        plan = self.driver.plan
+        pace = plan.per_client / plan.seconds
+        due = min(plan.per_client, int((time.monotonic() - self.driver.start) * pace) + 1)
+        count = min(PIPELINED, due - self.next)
+        if count <= 0:
+            await asyncio.sleep(max(0.001, self.driver.start + self.next / pace - time.monotonic()))
+            return
+        messages = range(self.first + self.next, self.first + self.next + count)
+        self.next += count
+        await asyncio.gather(*(self._send(client, message) for message in messages))
+
+    def _make(self, message: int) -> dict[str, Any]:
+        # The last one is answered: what is sent right before one's own goodbye may go unread.
+        last = message == self.first + self.driver.plan.per_client - 1
+        kind = "note" if last else self.chance.choice(KINDS)
+        padding = "x" * self.chance.choice(SIZES) + str(self.chance.random())
+        body: dict[str, Any] = {"type": kind, "number": message, "stream": self.stream, "padding": padding}
+        body["check"] = checksum(message, self.stream, padding)
+        if kind == "relay":
+            body["room"] = f"room-{self.number % self.driver.plan.rooms}"
+        return body
+
+    async def _send(self, client: Client, message: int) -> None:
+        body = self._make(message)
+        tell = self.ledger.tell
+        tell(message, Told.SENT)
+        began = time.monotonic()
+        try:
+            if body["type"] == "tell":
+                await client.send(body)
+                return
+            answer = await client.ask(body, timeout=self.driver.plan.deadline)
+        except DeadlineExceeded as error:
+            tell(message, Told.SILENT)
+            self.driver.count(self.driver.errors, error)
+        except (CapacityExceeded, ShuttingDown) as error:
+            tell(message, Told.REFUSED)
+            self.driver.count(self.driver.errors, error)
+        except Unavailable as error:
+            tell(message, Told.CUT if client.closed is not None else Told.REPORTED)
+            self.driver.count(self.driver.errors, error)
+        except NotFound as error:
+            # A room that a client has met stays, whoever dies.
+            tell(message, Told.REPORTED if self.driver.plan.lenient else Told.WRONG)
+            self.driver.count(self.driver.errors, error)
+        except ShardpoolError as error:
+            tell(message, Told.WRONG)
+            self.driver.count(self.driver.errors, error)
+        else:
+            self._answered(message, answer, body["type"], began)
+
+    def _answered(self, message: int, answer: Any, kind: str, began: float) -> None:
+        now = time.monotonic()
+        self.times.append(now)
+        self.driver.longest = max(self.driver.longest, now - began)
+        if self.cut_at is not None:
+            self.driver.back.append(now - self.cut_at)
+            self.cut_at = None
+        in_order = kind != "note" or self.ledger.pushed[message] == 1  # pushed before it was answered
+        self.ledger.tell(message, Told.ANSWERED if answer == message and in_order else Told.WRONG)
+
+    def _pushed(self, body: dict[str, Any]) -> None:
+        message = body["number"]
+        self.ledger.pushed[message] += 1
+        if message <= self.pushed_last or body["stream"] != self.stream:
+            self.ledger.tell(message, Told.WRONG)
+        self.pushed_last = max(message, self.pushed_last)
+
+
+def main() -> int:
+    plan = msgspec.json.decode(sys.argv[1], type=Plan)
+    gc.freeze()
+    result = asyncio.run(Driver(plan).run())
+    sys.stdout.buffer.write(msgspec.json.encode(result) + b"\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
