@@ -135,6 +135,10 @@ def settle(node: Node, process: int, /) -> bool:
     """Ends in shared memory what a dead process had begun, and rings all; the supervisor only. False: a token found no
     room; call again, before the successor is started."""
 
+def audit(node: Node, shard: int, /) -> dict[str, int]:
+    """What a shard's books, lanes, links, permits and routes say, seen from outside; from any process, at any time.
+    `moved`: the shard worked meanwhile, and the numbers need not fit together."""
+
 def drain_links(node: Node, keep: bool = False, /) -> Any: ...
 
 class Shard:

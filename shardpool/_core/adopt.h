@@ -7,6 +7,7 @@
  * Invariants
  *   K1  every cell that hangs in a lane is kept, every other cell is free
  *   K2  every Runnable object is queued, and nothing else is
+ *   K3  the books balance (layout.h): a kill between a record's last step and its entry leaves them one apart, never more
  */
 #ifndef SP_ADOPT_H
 #define SP_ADOPT_H
@@ -71,17 +72,30 @@ static inline void sp_arena_free_rest(struct sp_arena *arena, const uint64_t *us
     }
 }
 
-/* Walks one lane: keeps its cells and finds its last; cuts it at what cannot be a cell. */
-static inline void sp_chain_adopt(struct sp_executor *ex, struct sp_chain *chain, uint64_t *used)
+/* Walks one lane: keeps its cells and finds its last; cuts it at what cannot be a cell. How many there are. */
+static inline uint64_t sp_chain_adopt(struct sp_executor *ex, struct sp_chain *chain, uint64_t *used)
 {
     uint32_t *link = &chain->first;
     uint32_t last = 0;
+    uint64_t count = 0;
     while (*link != 0 && sp_arena_keep(&ex->arena, used, *link)) {
         last = *link;
         link = &sp_arena_cell(&ex->arena, last)->next;
+        count++;
     }
     *link = 0;
     chain->last = last;
+    return count;
+}
+
+/* Makes the entry that the kill prevented (K3). Books that are further apart stay so: the audit shows them. */
+static inline void sp_books_adopt(struct sp_executor *ex, uint64_t waiting)
+{
+    uint64_t more = sp_books_open(sp_node_header(ex->node)->books) - waiting;
+    if (more == 1)
+        sp_book(ex->node, SP_BOOK_HANDLED);
+    else if (more == UINT64_MAX)
+        sp_book(ex->node, SP_BOOK_LINKED);
 }
 
 /* Takes the segment over; the number of live objects, or UINT32_MAX without memory. */
@@ -90,6 +104,7 @@ static inline uint32_t sp_executor_adopt(struct sp_executor *ex)
     uint32_t slots = ex->node->geometry.slots;
     uint64_t *used = calloc(ex->arena.pages * SP_ARENA_PAGE / SP_CELL_UNIT / 64, sizeof *used);
     uint32_t live = 0;
+    uint64_t waiting = 0;
     if (used == NULL)
         return UINT32_MAX;
     for (uint32_t i = 0; i < slots; i++) {
@@ -98,8 +113,8 @@ static inline uint32_t sp_executor_adopt(struct sp_executor *ex)
         bool tenant = slot->kind != 0;
         if (tenant || sp_word_phase(word) != SP_IDLE || sp_word_generation(word) != 1)
             ex->free_slot = i + 1;
-        sp_chain_adopt(ex, &slot->lanes[SP_LANE_APPLICATION], used);
-        sp_chain_adopt(ex, &slot->lanes[SP_LANE_LIFECYCLE], used);
+        waiting += sp_chain_adopt(ex, &slot->lanes[SP_LANE_APPLICATION], used);
+        waiting += sp_chain_adopt(ex, &slot->lanes[SP_LANE_LIFECYCLE], used);
         /* slot 0 without a tenant was never vacated: hellos came before the first shard, whose system object is next */
         if (!tenant && (i == 0 || sp_word_phase(word) == SP_IDLE))
             continue;
@@ -112,6 +127,7 @@ static inline uint32_t sp_executor_adopt(struct sp_executor *ex)
     for (uint32_t i = ex->free_slot; i-- > 0;)
         if (!ex->objects[i].live)
             ex->free_list[ex->free_count++] = i;
+    sp_books_adopt(ex, waiting);
     sp_arena_free_rest(&ex->arena, used);
     free(used);
     return live;

@@ -113,12 +113,13 @@ static inline void sp_executor_drain(struct sp_executor *ex, uint32_t index)
            && (cell = sp_executor_next(ex, slot)) != NULL) {
         sp_executor_begin(ex, slot, cell);
         object->suspended = (uint32_t)slot->mark;
-        if (ex->turn(ex->context, index, cell) == SP_TURN_SUSPENDED) {
+        enum sp_turn turn = ex->turn(ex->context, index, cell);
+        if (turn == SP_TURN_SUSPENDED) {
             sp_schedule_wait(ex->node, slot, index);
             return; /* the gate is kept (E1) */
         }
         object->suspended = 0;
-        sp_executor_done(ex, slot, cell);
+        sp_executor_done(ex, slot, cell, turn == SP_TURN_FAILED ? SP_BOOK_FAILED : SP_BOOK_HANDLED);
         if (--records == 0 || sp_cycles() - start > ex->budget_cycles)
             break;
     }
@@ -139,14 +140,14 @@ static inline void sp_executor_run_object(struct sp_executor *ex, uint32_t index
 }
 
 /* The end of a suspended turn; the caller has replied. False: not the turn that is suspended there. */
-static inline bool sp_executor_finish(struct sp_executor *ex, uint32_t index, uint64_t turn)
+static inline bool sp_executor_finish(struct sp_executor *ex, uint32_t index, uint64_t turn, enum sp_book book)
 {
     struct sp_slot *slot = &ex->slots[index];
     struct sp_object *object = &ex->objects[index];
     if (object->suspended == 0 || slot->turn != turn)
         return false;
     sp_schedule_resume(ex->node, slot, index);
-    sp_executor_done(ex, slot, sp_arena_cell(&ex->arena, object->suspended));
+    sp_executor_done(ex, slot, sp_arena_cell(&ex->arena, object->suspended), book);
     object->suspended = 0;
     sp_executor_look(ex); /* what was committed while it waited left no token (E3) */
     sp_executor_end(ex, index);
@@ -157,12 +158,15 @@ static inline bool sp_executor_finish(struct sp_executor *ex, uint32_t index, ui
 static inline void sp_executor_vacate(struct sp_executor *ex, uint32_t index)
 {
     struct sp_slot *slot = &ex->slots[index];
+    bool ending = ex->objects[index].ending != 0;
     for (int lane = 0; lane < 2; lane++) {
         while (slot->lanes[lane].first != 0) {
             uint32_t unit = slot->lanes[lane].first;
             sp_chain_drop_first(ex, &slot->lanes[lane]);
+            sp_book(ex->node, ending ? SP_BOOK_UNRUN : SP_BOOK_MOVED);
             sp_arena_free(&ex->arena, unit);
-            sp_count(ex->node, SP_COUNT_DROPPED, 1);
+            if (ending)
+                sp_count(ex->node, SP_COUNT_DROPPED, 1);
         }
     }
     ex->objects[index].live = 0;

@@ -61,6 +61,7 @@ static inline bool sp_executor_link(struct sp_executor *ex, uint32_t producer, e
     memcpy(sp_cell_payload(cell), sp_record_payload(record), record->length);
     struct sp_slot *slot = &ex->slots[index];
     sp_chain_append(ex, &slot->lanes[lifecycle ? SP_LANE_LIFECYCLE : SP_LANE_APPLICATION], unit);
+    sp_book(ex->node, SP_BOOK_LINKED);
     if (sp_schedule_wanted(slot, true)) {
         sp_executor_queue(ex, index);
     } else {
@@ -96,11 +97,12 @@ static inline void sp_executor_begin(struct sp_executor *ex, struct sp_slot *slo
 }
 
 /* Ends the record at the head of its lane: one store returns the reservation and says that it is done (E2). */
-static inline void sp_executor_done(struct sp_executor *ex, struct sp_slot *slot, struct sp_cell *cell)
+static inline void sp_executor_done(struct sp_executor *ex, struct sp_slot *slot, struct sp_cell *cell, enum sp_book book)
 {
     enum sp_lane lane = sp_cell_lane(cell);
     uint32_t unit = (uint32_t)((uint64_t)((uint8_t *)cell - ex->arena.base) / SP_CELL_UNIT);
     sp_store_release(&slot->done, sp_fields_add(slot->done, sp_charge(lane, cell->length)));
+    sp_book(ex->node, book);
     sp_chain_drop_first(ex, &slot->lanes[lane]);
     sp_store_release(&slot->mark, 0);
     sp_arena_free(&ex->arena, unit);
@@ -127,6 +129,7 @@ static inline bool sp_executor_place(struct sp_executor *ex, uint32_t index, con
             break;
     }
     sp_chain_append(ex, &slot->lanes[lane], unit);
+    sp_book(ex->node, SP_BOOK_PLACED);
     return true;
 }
 

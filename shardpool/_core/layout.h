@@ -16,6 +16,7 @@
  *   header.intent       the owner, as a producer; the supervisor after its death
  *   header.operation    the owner, as an executor; the supervisor after its death
  *   header.counters     the owner
+ *   header.books        the shard alone; its successor mends the one entry that a kill cut in two (adopt.h)
  *   ring.producer       the producing process; ring.consumer, ring.linked: the owner of the segment
  *   slot.word           every process, compare-and-swap (schedule.h)
  *   slot line 2         the shard alone
@@ -128,6 +129,20 @@ enum sp_counter {
     SP_COUNTERS,
 };
 
+/* The books of a shard's records, since the pool's start and over all its processes:
+ *     LINKED + PLACED == HANDLED + FAILED + LETTERS + UNRUN + MOVED + records in the lanes
+ * between any two records. */
+enum sp_book {
+    SP_BOOK_LINKED,  /* taken over from a link: accepted */
+    SP_BOOK_PLACED,  /* came with an object that moved here */
+    SP_BOOK_HANDLED,
+    SP_BOOK_FAILED,  /* its handler raised, or it could not be read, or its reply not be written */
+    SP_BOOK_LETTERS, /* begun when its shard died, and not run again: a dead letter */
+    SP_BOOK_UNRUN,   /* its object ended first */
+    SP_BOOK_MOVED,   /* left with its object */
+    SP_BOOKS,
+};
+
 /* What a producer is about to do (protocol steps); with its own bit in the word that the step changes it tells
  * the supervisor, after the producer's death, whether the step took place. */
 enum sp_step {
@@ -183,7 +198,8 @@ struct sp_header {
     struct sp_operation operation;
     uint8_t pad4[64];
     uint64_t counters[64];
-    uint8_t pad5[SP_PAGE - 512 - 4 * 128 - 64 * sizeof(uint64_t)];
+    uint64_t books[16];
+    uint8_t pad5[SP_PAGE - 512 - 4 * 128 - 80 * sizeof(uint64_t)];
 };
 
 /* Positions count bytes for ever; the place in the ring is position modulo capacity. Line pairs are kept apart

@@ -38,7 +38,8 @@ PyMODINIT_FUNC PyInit__core(void)
     if (module == NULL)
         return NULL;
     if (add_constants(module) < 0 || sp_add_node(module) < 0 || sp_add_shard(module) < 0 || sp_add_acceptor(module) < 0
-        || sp_add_producer(module) < 0 || sp_add_directory(module) < 0 || sp_add_settle(module) < 0) {
+        || sp_add_producer(module) < 0 || sp_add_directory(module) < 0 || sp_add_settle(module) < 0
+        || sp_add_audit(module) < 0) {
         Py_DECREF(module);
         return NULL;
     }

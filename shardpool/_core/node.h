@@ -43,6 +43,21 @@ static inline void sp_count(struct sp_node *node, enum sp_counter counter, uint6
     __atomic_store_n(word, __atomic_load_n(word, __ATOMIC_RELAXED) + add, __ATOMIC_RELAXED);
 }
 
+static inline void sp_book(struct sp_node *node, enum sp_book book)
+{
+    uint64_t *entry = &sp_node_header(node)->books[book];
+    __atomic_store_n(entry, __atomic_load_n(entry, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);
+}
+
+/* How many records the books say are neither run nor gone. */
+static inline uint64_t sp_books_open(const uint64_t *books)
+{
+    uint64_t open = books[SP_BOOK_LINKED] + books[SP_BOOK_PLACED];
+    for (int book = SP_BOOK_HANDLED; book < SP_BOOKS; book++)
+        open -= books[book];
+    return open;
+}
+
 static inline void sp_gauge(struct sp_node *node, enum sp_counter counter, uint64_t value)
 {
     __atomic_store_n(&sp_node_header(node)->counters[counter], value, __ATOMIC_RELAXED);

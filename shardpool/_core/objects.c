@@ -192,13 +192,12 @@ static PyObject *shard_finish(ShardObject *self, PyObject *args)
     if (object->suspended == 0 || self->ex.slots[slot].turn != turn)
         Py_RETURN_FALSE; /* T-26: an old number changes nothing */
     struct sp_cell *cell = sp_arena_cell(&self->ex.arena, object->suspended);
-    if (error != Py_None) {
+    if (error != Py_None)
         PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+    bool failed = error != Py_None || !sp_shard_answer(self, slot, cell, result);
+    if (failed)
         sp_shard_failed(self, slot, cell);
-    } else if (!sp_shard_answer(self, slot, cell, result)) {
-        sp_shard_failed(self, slot, cell);
-    }
-    sp_executor_finish(&self->ex, slot, turn);
+    sp_executor_finish(&self->ex, slot, turn, failed ? SP_BOOK_FAILED : SP_BOOK_HANDLED);
     sp_shard_poke(self);
     Py_RETURN_TRUE;
 }
@@ -292,7 +291,7 @@ static PyObject *shard_restore(ShardObject *self, PyObject *args)
     if (slot->mark != 0) {
         struct sp_cell *cell = sp_arena_cell(&self->ex.arena, (uint32_t)slot->mark);
         if (skip_begun)
-            sp_executor_done(&self->ex, slot, cell);
+            sp_executor_done(&self->ex, slot, cell, SP_BOOK_LETTERS);
         sp_store_release(&slot->mark, 0);
     }
     sp_shard_poke(self);

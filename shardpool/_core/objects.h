@@ -34,7 +34,7 @@ struct sp_object {
     uint8_t live;
 };
 
-enum sp_turn { SP_TURN_DONE, SP_TURN_SUSPENDED };
+enum sp_turn { SP_TURN_DONE, SP_TURN_FAILED, SP_TURN_SUSPENDED };
 
 struct sp_executor {
     struct sp_node *node;

@@ -22,5 +22,6 @@ int sp_add_acceptor(PyObject *module);
 int sp_add_producer(PyObject *module);
 int sp_add_directory(PyObject *module);
 int sp_add_settle(PyObject *module);
+int sp_add_audit(PyObject *module);
 
 #endif

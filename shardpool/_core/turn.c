@@ -197,7 +197,7 @@ enum sp_turn sp_shard_turn(void *context, uint32_t slot, struct sp_cell *cell)
     struct sp_tenant *tenant = &self->tenants[slot];
     if (tenant->table == NULL) {
         sp_count(self->ex.node, SP_COUNT_DROPPED, 1);
-        return SP_TURN_DONE;
+        return SP_TURN_FAILED;
     }
     PyObject *target = Py_NewRef(tenant->target); /* the turn may release its own object */
     self->current = sp_executor_address(&self->ex, slot);
@@ -211,10 +211,11 @@ enum sp_turn sp_shard_turn(void *context, uint32_t slot, struct sp_cell *cell)
     PyContext_Enter(tenant->context);
     PyObject *result = run_handler(self, slot, cell, &suspended);
     PyContext_Exit(self->tenants[slot].context);
-    if (!suspended && (result == NULL || !sp_shard_answer(self, slot, cell, result)))
+    bool failed = !suspended && (result == NULL || !sp_shard_answer(self, slot, cell, result));
+    if (failed)
         sp_shard_failed(self, slot, cell);
     Py_XDECREF(result);
     Py_DECREF(target);
     self->current = 0;
-    return suspended ? SP_TURN_SUSPENDED : SP_TURN_DONE;
+    return suspended ? SP_TURN_SUSPENDED : failed ? SP_TURN_FAILED : SP_TURN_DONE;
 }

@@ -292,7 +292,7 @@ static void take_over(void)
         struct sp_cell *cell = sp_arena_cell(&ex->arena, (uint32_t)slot->mark);
         ghost.lost[cell->a][cell->b] = 1;
         ghost.last[cell->a] = (int)cell->b + 1;
-        sp_executor_done(ex, slot, cell);
+        sp_executor_done(ex, slot, cell, SP_BOOK_HANDLED);
         sp_store_release(&slot->mark, 0);
     }
 }
@@ -304,7 +304,7 @@ static bool finish_suspended(struct sp_executor *ex)
             continue;
         ghost.suspended[i] = false;
         ghost.inside[i] = false;
-        if (!sp_executor_finish(ex, i, ghost.turn[i]))
+        if (!sp_executor_finish(ex, i, ghost.turn[i], SP_BOOK_HANDLED))
             explorer_fail("the suspended turn of object %u is not the current one", i);
         return true;
     }
