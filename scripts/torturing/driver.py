@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import random
 import sys
 import time
@@ -216,6 +217,7 @@ class Player:
 def main() -> int:
     plan = msgspec.json.decode(sys.argv[1], type=Plan)
     gc.freeze()
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of every write into a connection that was cut
     result = asyncio.run(Driver(plan).run())
     sys.stdout.buffer.write(msgspec.json.encode(result) + b"\n")
     return 0

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,12 +39,12 @@ def wait_for(condition: Callable[[], T], seconds: float, what: str) -> T:
 class Pool:
     """`shardpool serve` of the victims, with a run directory of its own."""
 
-    def __init__(self, directory: Path, ledger: Path, shards: int, acceptors: int, settings: dict[str, str]) -> None:
+    def __init__(self, directory: Path, shards: int, acceptors: int, environ: Mapping[str, str]) -> None:
         self.run_dir = directory / "run"
         self.log = directory / "pool.log"
         # A death is no reason to wait: many are wanted, and each counts for itself.
         unlimited = {"SHARDPOOL_RESTART_INTENSITY": "1000", "SHARDPOOL_RESTART_PERIOD": "0.1"}
-        self.environ = {**os.environ, **unlimited, "TORTURE_LEDGER": str(ledger), **settings}
+        self.environ = {**os.environ, **unlimited, **environ}
         command = [sys.executable, "-m", "shardpool.supervisor.cli", "serve", "torturing.victims:app"]
         command += ["--run-dir", str(self.run_dir), "--bind", "tcp://127.0.0.1:0", "--bind", "ws://127.0.0.1:0"]
         command += ["--workers", str(shards), "--acceptors", str(acceptors)]

@@ -27,6 +27,7 @@ class Figures:
     reasons: dict[str, int]
     seconds: float
     faults: list[str]
+    points: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """Everything, percentiles in place of samples."""
@@ -42,6 +43,7 @@ class Figures:
             "longest_ask_ms": round(self.longest * 1000, 1),
             "errors": self.errors,
             "closes": self.reasons,
+            "points": self.points,
             "seconds": round(self.seconds, 1),
             "faults": self.faults,
         }
@@ -60,6 +62,8 @@ class Figures:
             f"a connection's end to its client's next answer: {_shown(self.back)}",
             f"longest answered ask {self.longest * 1000:.0f} ms",
         ]
+        if self.points:
+            lines.append(self.points)
         if self.skipped:
             lines.append(f"{self.skipped} times no victim was at work for 10 s")
         for title, counts in (("errors", self.errors), ("closes", self.reasons)):

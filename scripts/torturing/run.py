@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,10 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from planting import variants
 
 from torturing.driver import STREAMS, Answers, Plan, Result
 from torturing.killer import Kill, Killer
 from torturing.ledger import Ledger, Sizes, create
+from torturing.points.control import Control, build_with_points
+from torturing.points.executioner import Executioner
 from torturing.pool import SCRIPTS, Pool, PoolError, wait_for
 from torturing.report import Figures
 from torturing.verdict import gaps, judge
@@ -43,6 +47,7 @@ class Options:
     drivers: int = 2
     deadline: float = 30.0
     seed: int = 0
+    points: bool = False
     lenient: bool = False
     keep: bool = False
 
@@ -67,9 +72,7 @@ def torture(options: Options) -> Figures:
         if options.keep:
             print(f"kept: {directory}", file=sys.stderr)
         else:
-            for path in sorted(directory.rglob("*"), reverse=True):
-                path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
-            directory.rmdir()
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 class _Run:
@@ -80,10 +83,18 @@ class _Run:
         path = directory / "ledger"
         create(path, Sizes(self.per_client * options.clients, options.clients * STREAMS))
         self.ledger = Ledger(path)
-        self.pool = Pool(directory, path, options.shards, options.acceptors, {})
-        self.killer = Killer(
-            self.pool, self.ledger, options.victims, options.period / 1000, random.Random(options.seed)
-        )
+        chance = random.Random(options.seed)
+        environ = {"TORTURE_LEDGER": str(path)}
+        self.killer: Killer | Executioner
+        if options.points:
+            control = Control(directory / "points")
+            build_with_points(directory / "variant")
+            environ = variants.environ(directory / "variant", environ) | {"KILL_POINTS": str(directory / "points")}
+            self.pool = Pool(directory, options.shards, options.acceptors, environ)
+            self.killer = Executioner(self.pool, control, options.victims, chance)
+        else:
+            self.pool = Pool(directory, options.shards, options.acceptors, environ)
+            self.killer = Killer(self.pool, self.ledger, options.victims, options.period / 1000, chance)
 
     def run(self) -> Figures:
         faults: list[str] = []
@@ -204,6 +215,7 @@ class _Run:
             reasons=_sum(result.reasons for result in results),
             seconds=took,
             faults=[*faults, *verdict.examples],
+            points=self.killer.as_text() if isinstance(self.killer, Executioner) else "",
         )
 
     def _gaps(self, kills: Sequence[Kill]) -> list[float]:
