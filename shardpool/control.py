@@ -2,8 +2,8 @@
 
     worker (DEALER, identity "shard-1")  --Register, Ready, Failed, Drained-->  supervisor (ROUTER, control.sock)
                                          <--Homes, Drain, Stop--
-    command line (DEALER)                --StatusRequest, StopRequest-->        supervisor (ROUTER, admin.sock)
-                                         <--StatusReply, StopReply, Refused--
+    command line (DEALER)                --Status-, Audit-, StopRequest-->       supervisor (ROUTER, admin.sock)
+                                         <--Status-, Audit-, StopReply, Refused--
 
 How a worker answers, so that no accepted message is lost on the way down:
 
@@ -72,6 +72,18 @@ class StatusReply(Struct, frozen=True, tag="status_reply"):
     status: dict[str, Any]
 
 
+class AuditRequest(Struct, frozen=True, tag="audit"):
+    """Ask whether the books balance."""
+
+    pause: bool = False  # hold each shard still for the look
+
+
+class AuditReply(Struct, frozen=True, tag="audit_reply"):
+    """The books of all shards, as `shardpool audit --json` prints them."""
+
+    shards: list[dict[str, Any]]
+
+
 class StopRequest(Struct, frozen=True, tag="stop_request"):
     """Drain and stop the pool."""
 
@@ -93,8 +105,8 @@ class Refused(Struct, frozen=True, tag="refused"):
 
 FromWorker = Register | Ready | Failed | Drained
 ToWorker = Homes | Drain | Stop
-Request = StatusRequest | StopRequest
-Reply = StatusReply | StopReply | Refused
+Request = StatusRequest | AuditRequest | StopRequest
+Reply = StatusReply | AuditReply | StopReply | Refused
 Message = FromWorker | ToWorker | Request | Reply
 
 encode = msgspec.json.Encoder().encode

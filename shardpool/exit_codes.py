@@ -18,6 +18,7 @@ class ExitCode(IntEnum):
     KILLED = 9
     NO_ANSWER = 10
     REFUSED = 11
+    UNBALANCED = 12
     INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
@@ -34,5 +35,6 @@ EXPLANATIONS: dict[ExitCode, str] = {
     ExitCode.KILLED: "stopped, but a worker died meanwhile, or did not end in time and was killed",
     ExitCode.NO_ANSWER: "the pool runs but did not answer, or did not stop, in time",
     ExitCode.REFUSED: "`call`: the object was not found, or refused or failed the message",
+    ExitCode.UNBALANCED: "`audit`: records are missing or too many, or other books do not balance",
     ExitCode.INTERRUPTED: "interrupted by Ctrl-C before the pool was up",
 }

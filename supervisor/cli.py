@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from shardpool import runtime_dir
 from shardpool.exit_codes import ExitCode
 from shardpool.settings import SettingsError
-from shardpool.supervisor import preparation, serve_command, status_command, stop_command
+from shardpool.supervisor import audit_command, preparation, serve_command, status_command, stop_command
 from shardpool.supervisor.console import Console, Level
 from shardpool.supervisor.refusal import Refusal
 
@@ -47,6 +47,14 @@ _STATUS_EXAMPLES = """\
 examples:
   shardpool status
   shardpool status --name arena --json | jq '.processes[].counters.messages_in'
+"""
+
+_AUDIT_EXAMPLES = """\
+examples:
+  shardpool audit
+  shardpool audit --pause && echo "no record was lost"
+
+Exit code 12: the books do not balance.
 """
 
 _STOP_EXAMPLES = """\
@@ -114,6 +122,7 @@ def build_parser() -> tuple[ArgumentParser, Mapping[str, ArgumentParser]]:
     add(
         "status", "show what a running pool does", _STATUS_EXAMPLES, status_command.add_arguments, status_command.status
     )
+    add("audit", "check that a pool's books balance", _AUDIT_EXAMPLES, audit_command.add_arguments, audit_command.audit)
     add("stop", "drain and stop a running pool", _STOP_EXAMPLES, stop_command.add_arguments, stop_command.stop)
     for name, (_, text) in _FORWARDED.items():
         commands.add_parser(name, help=text, add_help=False)

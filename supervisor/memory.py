@@ -8,7 +8,7 @@ import resource
 from collections.abc import Mapping
 from typing import Any
 
-from shardpool._core import Geometry, Node, create_segment
+from shardpool._core import Geometry, Node, audit, create_segment
 from shardpool.exit_codes import ExitCode
 from shardpool.supervisor.child_spec import SUPERVISOR_PROCESS
 from shardpool.supervisor.refusal import Refusal
@@ -64,6 +64,10 @@ class Memory:
     def counters(self, process: int) -> dict[str, int]:
         """What a process counted; readable while it is stuck, and after its death."""
         return self.node.counters(process)
+
+    def audit(self, shard: int) -> dict[str, int]:
+        """What a shard's books, lanes, links and permits say; its process may be anywhere, or dead."""
+        return audit(self.node, shard)
 
 
 def _check_descriptors(processes: int) -> None:

@@ -15,17 +15,30 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, assert_never
 
 import msgspec
 import zmq
 
 from shardpool.boot import Boot, Listener
-from shardpool.control import Drained, Failed, Ready, Register, StatusReply, StatusRequest, StopReply, StopRequest
+from shardpool.control import (
+    AuditReply,
+    AuditRequest,
+    Drained,
+    Failed,
+    Ready,
+    Register,
+    StatusReply,
+    StatusRequest,
+    StopReply,
+    StopRequest,
+)
 from shardpool.exit_codes import ExitCode
 from shardpool.runtime_dir import RunDir
-from shardpool.supervisor import decisions
+from shardpool.supervisor import audit, decisions
 from shardpool.supervisor.app_facts import AppFacts
+from shardpool.supervisor.audit import ShardBooks
 from shardpool.supervisor.child import Process, spawn
 from shardpool.supervisor.child_spec import ChildSpec, Role, child_specs
 from shardpool.supervisor.console import Console, Level
@@ -174,6 +187,9 @@ class Supervisor:
                 case StatusRequest():
                     status: dict[str, Any] = msgspec.to_builtins(self._status())
                     self._sockets.reply(address, StatusReply(status))
+                case AuditRequest(pause):
+                    books: list[dict[str, Any]] = msgspec.to_builtins(self._audit(pause))
+                    self._sockets.reply(address, AuditReply(books))
                 case StopRequest(timeout):
                     shown = self._plan.settings["drain_timeout"] if timeout is None else timeout
                     self._sockets.reply(address, StopReply(os.getpid(), shown))
@@ -316,6 +332,17 @@ class Supervisor:
                 # Acceptors stop accepting now; with ours open too, clients would wait in the backlog for nobody.
                 self._plan.close_listeners()
                 self._notify.stopping()
+
+    def _audit(self, pause: bool) -> list[ShardBooks]:
+        return [
+            audit.look_at(
+                child.spec.index,
+                partial(self._memory.audit, child.spec.index),
+                self._processes.get(child.spec.process),
+                pause,
+            )
+            for child in self._state.of(Role.SHARD)
+        ]
 
     def _status(self) -> PoolStatus:
         now = time.monotonic()

@@ -26,7 +26,7 @@ class Player(Actor):
     def hello(self) -> str:
         return "hello"
 """
-COMMANDS = ("serve", "check", "status", "stop")
+COMMANDS = ("serve", "check", "status", "audit", "stop")
 
 
 def shardpool(*arguments: str, cwd: Path | None = None, **environ: str) -> "subprocess.CompletedProcess[str]":

@@ -139,6 +139,35 @@ def test_status_answers_while_a_shard_is_stuck(serve: Callable[..., Served]) -> 
     assert [row["restarts"] for row in served.processes()] == [0, 0, 0]
 
 
+def test_the_books_of_a_working_pool_balance(serve: Callable[..., Served]) -> None:
+    """O-14, P-20: `audit` judges every shard, under load and afterwards, and holds none up for long."""
+    served = serve()
+
+    async def work() -> list[Any]:
+        clients = [await connect(served.address) for _ in range(8)]
+        audits: list[Any] = []
+
+        async def talk(client: Any) -> None:
+            while len(audits) < 3:
+                assert await client.ask({"type": "hello"}) == "hello"
+
+        async def look() -> None:
+            for _ in range(3):
+                answer = await asyncio.to_thread(served.command, "audit", "--pause", "--json")
+                assert answer.returncode == ExitCode.OK, answer.stdout
+                audits.append(json.loads(answer.stdout))
+
+        await asyncio.gather(look(), *(talk(client) for client in clients))
+        for client in clients:
+            await client.close()
+        return audits
+
+    for shards in asyncio.run(work()):
+        assert [shard["judged"] for shard in shards] == [True, True]
+    assert sum(shard["books"]["handled"] for shard in shards) > 0
+    assert "balance" in served.command("audit").stdout
+
+
 def test_sigterm_with_idle_clients_ends_at_once(serve: Callable[..., Served]) -> None:
     """P-17: clients that do nothing do not hold a drain up; exit 0 long before drain_timeout."""
     served = serve()
