@@ -14,6 +14,7 @@ KIND_FRAME: int
 KIND_CALL: int
 KIND_TIMER: int
 KIND_ATTACH: int
+KIND_RESUMED: int
 KIND_DETACH: int
 KIND_CUSTOM: int
 KIND_BOUND: int
@@ -49,6 +50,8 @@ class Geometry:
         lifecycle_records: int = 128,
         lifecycle_bytes: int = 4 << 20,
         directory_entries: int = 16384,
+        resume_bytes: int = 0,
+        resume_entries: int = 0,
     ) -> None: ...
     def segment_size(self, process: int, /) -> int: ...
 
@@ -216,6 +219,10 @@ FRAMING_RAW: int
 SLOW_WAIT: int
 SLOW_DROP_OLDEST: int
 SLOW_CLOSE: int
+RESUMED: int
+RESUME_GONE: int
+RESUME_REFUSED: int
+RESUME_TOO_OLD: int
 
 class Acceptor:
     """Sockets, frames, admissions and writes of one acceptor. A call for a client which has gone does nothing."""
@@ -227,23 +234,45 @@ class Acceptor:
     def poll(self, timeout_ms: int, /) -> list[tuple[int, int, int, int, bytes]]:
         """Works until there are events (kind, client, a, b, payload), or until the time is over; negative: no limit."""
     def attach(self, client: int, session: int, shard: int, hello: bytes, /) -> None: ...
-    def welcome(self, client: int, frame: bytes, /) -> None: ...
+    def welcome(self, client: int, frame: bytes, digest: bytes = b"", /) -> None:
+        """Answers EVENT_BOUND: the W frame, then what waited. Args: digest: of the token that resumes the session."""
+    def resume(
+        self, client: int, session: int, received: int, digest: bytes, fresh: bytes, frame: bytes, /
+    ) -> tuple[int, int]:
+        """Gives a session its client back. Not while events of the last poll are unhandled: sockets change places.
+
+        Args: received: highest number seen; digest: of the token shown; fresh: of the token in the welcome `frame`.
+        Returns: outcome (RESUMED: the rest holds; else nothing changed), client address from here on.
+        """
+    def socket_of(self, client: int, /) -> tuple[int, int, int, bytes, bytes] | None:
+        """What another acceptor needs of a connection: descriptor, transport, framing, input, output."""
+    def let_go(self, client: int, /) -> None:
+        """Forgets a connection that another acceptor has by now."""
+    def take_socket(self, fd: int, transport: int, framing: int, input: bytes, output: bytes, /) -> int:
+        """A connection of another acceptor; its address here. 0: no room, the descriptor is the caller's."""
+    def take_over(self, kind: int, /) -> tuple[int, int]:
+        """Before the first connection: adopts the sessions that a dead predecessor kept and ends its others.
+
+        Args: kind: of the slots of sessions. Returns: how many of each.
+        """
     def bind_local(self, client: int, address: int, frame: bytes, /) -> None: ...
     def established(self, client: int, websocket: bool, compressed: bool, /) -> None: ...
     def feed(self, client: int, data: bytes, /) -> None: ...
     def proceed(self, client: int, fragmented: bool, message: bytes | None = None, text: bool = False, /) -> None: ...
     def write(self, client: int, data: bytes, more: bool = False, /) -> None: ...
     def cipher(self, client: int, data: bytes, answers: bool = False, /) -> None: ...
-    def end(self, client: int, code: int, reason: bytes, /) -> None: ...
+    def end(self, client: int, code: int, reason: bytes, lost: bool = False, /) -> None:
+        """Ends a connection; EVENT_ENDING follows. Args: lost: as if it had broken, its session may be resumed."""
     def finish(self, client: int, data: bytes, /) -> None: ...
     def drop(self, client: int, /) -> None: ...
     def end_all(self, code: int, reason: bytes, /) -> None: ...
-    def end_predecessors(self, kind: int, /) -> int:
-        """Ends the sessions (slots of that kind) of an acceptor that died in this place; how many there were."""
     def stop_accepting(self) -> None: ...
     def stop_reading(self) -> None: ...
     @property
     def settled(self) -> bool:
         """Nothing that was read, or that is owed to a shard, waits here."""
+    @property
+    def detached(self) -> int:
+        """Number of sessions that wait for their clients."""
     @property
     def connections(self) -> int: ...

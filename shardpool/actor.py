@@ -61,6 +61,9 @@ class Actor(TurnObject):
     def on_joined(self, outcome: JoinOutcome) -> Any:
         """A deferred Join ended; runs before the messages that waited."""
 
+    def on_resume(self) -> Any:
+        """Its session's client came back, over a new connection; what it had missed is on its way."""
+
     def on_disconnect(self, reason: str) -> Any:
         """Its session ended; called once, before it leaves its Spot and ends."""
 

@@ -51,6 +51,15 @@ CALLBACKS: tuple[Callback, ...] = (
         _LOGGED,
     ),
     Callback(
+        "on_resume()",
+        "session, actor",
+        "its own, then its actor's",
+        "lifecycle",
+        "the client came back to its session, over a new connection",
+        "nothing",
+        _LOGGED,
+    ),
+    Callback(
         "on_disconnect(reason)",
         "session",
         "its own",

@@ -164,6 +164,9 @@ class Condition(Enum):
     UNAUTHENTICATED = Row(61, Rejected, "unauthenticated", 401, 4401, "closed_refused", "the session handler refused")
     HELLO_TIMEOUT = Row(62, DeadlineExceeded, "hello_timeout", 408, 4408, "closed_hello", "no complete hello in time")
     REPLACED = Row(63, Rejected, "replaced", 409, 4409, "closed_replaced", "the same identity came in again")
+    RESUME_REFUSED = Row(
+        70, NotFound, "resume_refused", 404, 4404, "closed_resume", "no such session is kept, or not for that token"
+    )
     IDLE = Row(64, DeadlineExceeded, "idle", 408, 4410, "closed_idle", "nothing received for idle_timeout")
     FRAME_TOO_BIG = Row(65, ProtocolError, "frame_too_big", 413, 4413, "closed_size", "a frame or hello is too long")
     RATE_LIMITED = Row(66, CapacityExceeded, "rate_limited", 429, 4429, "closed_rate", "too many messages per second")

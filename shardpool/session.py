@@ -78,6 +78,9 @@ class Session(TurnObject):
     def on_replaced(self) -> Any:
         """The same identity came in again and takes over; the client is told 4409. May be async."""
 
+    def on_resume(self) -> Any:
+        """The client came back, over a new connection. May be async; the actor's own `on_resume` follows."""
+
     def on_disconnect(self, reason: str) -> Any:
         """The session ends; called exactly once, before the actor's own `on_disconnect`. May be async."""
 

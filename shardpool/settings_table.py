@@ -122,7 +122,7 @@ TABLE: tuple[Setting, ...] = (
     _seconds("idle_timeout", 60.0, 0.2, 86400, "a connection that sends nothing, not even a pong, is closed then"),
     _seconds("drain_timeout", 30.0, 0.1, 86400, "queued work may take this long when the pool stops"),
     _seconds("stop_timeout", 5.0, 0.1, 3600, "after draining, a worker that has not ended within this is killed"),
-    _seconds("resume_window", 30.0, 0.1, 86400, "a session waits this long for its client to come back"),
+    _seconds("resume_window", 30.0, 0.0, 86400, "a session waits this long for its client to come back; 0: not at all"),
     _seconds("import_timeout", 60.0, 0.1, 3600, "importing the app may take this long"),
     _seconds("time_budget", 0.010, 0.0001, 10, "a shard runs handlers this long before it looks at its event loop"),
     # Restarting
@@ -151,6 +151,8 @@ TABLE: tuple[Setting, ...] = (
     _count("messages_per_second", 0, 0, 10_000_000, "messages of one connection per second; 0: no limit"),
     _bytes("inbound_bytes", 64 * MIB, MIB, 64 * GIB, "bytes from clients that one acceptor holds back at most"),
     _bytes("outbound_bytes", MIB, 4 * KIB, GIB, "bytes that wait to be written to one connection"),
+    _bytes("resume_bytes", 64 * MIB, 64 * KIB, 32 * GIB, "bytes that one acceptor keeps for clients to come back"),
+    _bytes("resume_bytes_per_session", MIB, 4 * KIB, GIB, "bytes of these for one session; beyond, it is not resumed"),
     Setting(
         "slow_client", Kind.CHOICE, "wait", "what is done when outbound_bytes is reached",
         choices=("wait", "drop-oldest", "close"), default_text="the app's, or wait",

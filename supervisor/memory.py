@@ -26,6 +26,8 @@ _GEOMETRY_SETTINGS = (
     "directory_entries",
 )
 
+_ARENA_PAGE = 65536
+
 
 class Memory:
     """One segment and one doorbell per process, by process index."""
@@ -43,6 +45,9 @@ class Memory:
         Raises: Refusal when the sizes do not fit together or the kernel has no room.
         """
         sizes = {name: settings[name] for name in _GEOMETRY_SETTINGS}
+        if settings["resume_window"] > 0:
+            sizes["resume_bytes"] = -(-settings["resume_bytes"] // _ARENA_PAGE) * _ARENA_PAGE
+            sizes["resume_entries"] = settings["connections"]
         processes = 1 + settings["acceptors"] + settings["workers"]
         _check_descriptors(processes)
         try:

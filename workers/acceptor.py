@@ -73,13 +73,13 @@ class AcceptorProcess:
         sites = {kind: Site(files, upgrade, self._ready, kind) for kind in (False, True)}
         app = AppFacts(boot.app_name, boot.codec, boot.envelope)
         self._clients = Clients(self._engine, settings, app, self._mint, sites, transports, tls)
-        self._end_predecessors()
+        self._take_over()
         self._listen(boot, transports)
 
-    def _end_predecessors(self) -> None:
-        ended = self._engine.end_predecessors(SlotKind.SESSION)
-        if ended:
-            log.warning("restarted: %d sessions of the predecessor's clients ended", ended)
+    def _take_over(self) -> None:
+        kept, ended = self._engine.take_over(SlotKind.SESSION)
+        if kept or ended:
+            log.warning("restarted: %d sessions of the predecessor wait for their clients, %d ended", kept, ended)
 
     def _listen(self, boot: Boot, transports: list[Transport]) -> None:
         for condition, sentence in _REFUSALS.items():
@@ -98,6 +98,7 @@ class AcceptorProcess:
         while not self._over():
             for kind, client, a, b, payload in self._engine.poll(self._wait_ms()):
                 self._handle(kind, client, a, b, payload)
+            self._clients.settle()
             if self._phase is Phase.DRAINING and self._engine.settled:
                 self._phase = Phase.DRAINED
                 self._link.send(Drained())

@@ -18,6 +18,7 @@ class AcceptorSettings:
     idle_timeout: float
     send_timeout: float
     resume_window: float
+    resume_bytes_per_session: int
     connections: int
     connections_per_address: int
     handshakes_per_second: int
@@ -52,11 +53,12 @@ class AcceptorSettings:
             "messages_per_second",
             "inbound_bytes",
             "outbound_bytes",
+            "resume_bytes_per_session",
             "slow_client",
             "spin_us",
         )
         return (
             {name: int(getattr(self, name)) for name in counts}
             | {f"{name}_ms": max(1, int(getattr(self, name) * 1000)) for name in times}
-            | {"envelope": int(envelope)}
+            | {"envelope": int(envelope), "resume_window_ms": int(self.resume_window * 1000) if envelope else 0}
         )

@@ -21,10 +21,11 @@ from shardpool.workers.acceptor_settings import AcceptorSettings
 from shardpool.workers.doors import Event, Framing, Transport
 from shardpool.workers.http import Conversation, Respond, Site, Upgraded
 from shardpool.workers.last_words import closing
-from shardpool.workers.minting import Mint, token
+from shardpool.workers.minting import Mint, Token
+from shardpool.workers.resumption import Resumption
 from shardpool.workers.static_files import StaticFile
 from shardpool.workers.tls import TlsSession
-from shardpool.workers.websocket import Fragments, WebSocketTail
+from shardpool.workers.websocket import Fragments, WebSocketTail, session_stays
 
 log = logging.getLogger("shardpool.acceptor")
 
@@ -84,6 +85,7 @@ class Clients:
         self._tls = tls
         self._clients: dict[int, Client] = {}
         self._fragments = Fragments(settings.inbound_bytes)
+        self._resumption = Resumption(engine, mint.acceptor, self._welcome_back, self._change_places)
 
     def handle(self, kind: int, client: int, a: int, b: int, payload: bytes) -> bool:
         """One event of the engine; False if it is about no connection."""
@@ -98,6 +100,10 @@ class Clients:
                 self._engine.end(client, 4500, b"a fault of the server; its log has it")
             return True
 
+    def settle(self) -> None:
+        """Between two batches of events: what had to wait for the end of one."""
+        self._resumption.settle()
+
     def _answer(self, kind: int, client: int, a: int, b: int, payload: bytes) -> bool:
         match kind:
             case Event.FRAME:
@@ -109,7 +115,7 @@ class Clients:
             case Event.HELLO:
                 self._greeted(client, payload)
             case Event.BOUND:
-                self._bound(client, a)
+                self._bound(client, a, bool(b))
             case Event.OPENED:
                 self._opened(client, a)
             case Event.ENDING:
@@ -229,6 +235,8 @@ class Clients:
             self._engine.end(client, 4400, reason.encode())
         elif local:
             self._bind_local(client)
+        elif hello.resume is not None:
+            self._resumption.note(client, hello.resume)
         else:
             self._attach(client, payload)
 
@@ -239,11 +247,22 @@ class Clients:
         else:
             self._engine.attach(client, self._mint.session(home), home, payload)
 
-    def _bound(self, client: int, session: int) -> None:
+    def _bound(self, client: int, session: int, kept: bool) -> None:
         if not self._app.envelope:
             self._engine.welcome(client, b"")
             return
-        self._engine.welcome(client, wire.welcome(self._welcome(session=f"{session:016x}", token=token())))
+        token = Token.new()
+        self._engine.welcome(client, wire.welcome(self._welcome(session, token.text, kept=kept)), token.digest)
+
+    def _welcome_back(self, session: int, token: Token) -> bytes:
+        return wire.welcome(self._welcome(session, token.text, resumed=True))
+
+    def _change_places(self, one: int, other: int) -> None:
+        """The sockets of two clients changed places, and what is known here goes with them."""
+        states = self._clients.pop(one, None), self._clients.pop(other, None)
+        for client, state in zip((other, one), states, strict=True):
+            if state is not None:
+                self._clients[client] = state
 
     def _bind_local(self, client: int) -> None:
         home = self._mint.home()
@@ -251,20 +270,22 @@ class Clients:
             self._engine.end(client, 4503, b"no shard is in service; try again later")
             return
         system_object = home << 56 | 1 << 32  # slot 0, of the first generation as long as its shard's memory lives
-        self._engine.bind_local(client, system_object, wire.welcome(self._welcome(local=True)))
+        self._engine.bind_local(client, system_object, wire.welcome(self._welcome(0, local=True)))
 
-    def _welcome(self, session: str = "", token: str = "", local: bool = False) -> wire.Welcome:
+    def _welcome(
+        self, session: int, token: str = "", *, resumed: bool = False, kept: bool = True, local: bool = False
+    ) -> wire.Welcome:
         settings = self._settings
         return wire.Welcome(
             v=wire.VERSION,
             app=self._app.name,
             codec="msgpack" if local else self._app.codec,
-            session=session,
+            session="" if local else f"{session:016x}",
             token=token,
-            resumed=msgspec.UNSET if local else False,
+            resumed=msgspec.UNSET if local else resumed,
             heartbeat=settings.heartbeat,
             idle_timeout=settings.idle_timeout,
-            resume_window=0.0 if local else settings.resume_window,
+            resume_window=0.0 if local or not kept else settings.resume_window,
             max_frame=settings.frame_bytes,
             local=local,
         )
@@ -281,7 +302,7 @@ class Clients:
         if step.end is not None:
             state.last = step.last
             code, reason = step.end
-            self._engine.end(client, code, reason.encode())
+            self._engine.end(client, code, reason.encode(), session_stays(code))
             return
         self._engine.proceed(client, step.fragmented, step.message, step.text)
         if not step.fragmented and state.tls is None and step.message is None and not state.tail.compressed:

@@ -24,6 +24,7 @@ class Kind(IntEnum):
     REPLACED = 13  # to a session: the same identity came in again
     CLOSE = 14  # to an object: end
     LEFT = 15  # to a Spot: an actor went to another shard
+    RESUMED = 16  # to a session, then to its actor: the client came back
 
     BOUND = 32
     REFUSED = 33

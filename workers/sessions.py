@@ -2,6 +2,7 @@
 
 ATTACH to the system object    a session object in a slot of its own; ATTACH goes on to it
 ATTACH to the session          on_connect, identity, a fresh actor, then BOUND or REFUSED to the acceptor
+RESUMED to the session         on_resume, then RESUMED to the actor: its on_resume
 DETACH to the session          on_disconnect, then DISCONNECT to the actor; both slots are given back
 """
 
@@ -94,6 +95,7 @@ class Sessions:
         self._ending: dict[int, SessionState] = {}
         context.steps[Kind.ATTACH] = self._attach
         context.steps[Kind.DETACH] = self._detach
+        context.steps[Kind.RESUMED] = self._resumed
         context.steps[Kind.REPLACED] = self._replaced
         context.steps[Kind.DISCONNECT] = self._disconnect
         peers.serve(Operation.REPLACE, lambda payload, _: self._serve_replace(_replace(payload)))
@@ -243,6 +245,15 @@ class Sessions:
             await self._end(state, "replaced")
         if not done.done():
             done.set_result(None)
+
+    async def _resumed(self, target: Any, number: int, client: int, payload: bytes) -> None:
+        """In the session's turn, then in its actor's, wherever that lives."""
+        await self._faults.guarded(target, "on_resume")
+        if not isinstance(target, Session):
+            return
+        state = self._states.get(target._seat.address)
+        if state is not None and not state.ended:
+            self._insistence.post(lambda: 0 if state.ended else state.actor, Kind.RESUMED, number)
 
     async def _detach(self, session: Session, code: int, b: int, payload: bytes) -> None:
         state = self._states.get(session._seat.address)

@@ -129,6 +129,11 @@ class Upgrade:
         )
 
 
+def session_stays(code: int) -> bool:
+    """Whether a client that closes with this code may come back: it left a page or gave up, and did not say goodbye."""
+    return code in (CloseReason.GOING_AWAY, 1011, 1012, 1013) or 3000 <= code < 4400
+
+
 def valid_key(key: bytes) -> bool:
     """Whether a Sec-WebSocket-Key is 16 bytes in base64."""
     try:

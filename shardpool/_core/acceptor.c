@@ -2,12 +2,13 @@
  * client is in acceptor_calls.c. No protocol here. */
 #define _GNU_SOURCE
 #include "acceptor_object.h"
+#include "acceptor_settings.h"
 
 static void engine_close(struct sp_engine *e)
 {
     for (uint32_t i = 0; i < e->connections.used; i++) {
         struct sp_connection *c = sp_connection_at(&e->connections, i);
-        if (c->stage == SP_STAGE_FREE)
+        if (c->stage == SP_STAGE_FREE || c->stage == SP_STAGE_DETACHED)
             continue;
         close(c->fd);
         sp_inbound_free(&c->in);
@@ -31,6 +32,7 @@ static void engine_close(struct sp_engine *e)
     free(e->blocked.items);
     free(e->flights);
     free(e->addresses.places);
+    sp_retained_free(&e->retained);
     if (e->epoll >= 0)
         close(e->epoll);
     free(e);
@@ -44,83 +46,12 @@ static void acceptor_dealloc(AcceptorObject *self)
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-/* One number of the settings dict, 0 to `limit`. */
-static int take_setting(PyObject *settings, const char *name, uint64_t limit, uint64_t *out)
-{
-    PyObject *value = PyDict_GetItemString(settings, name);
-    if (value == NULL) {
-        PyErr_Format(PyExc_ValueError, "the acceptor needs the setting %s", name);
-        return -1;
-    }
-    *out = PyLong_AsUnsignedLongLong(value);
-    if (*out == (uint64_t)-1 && PyErr_Occurred())
-        return -1;
-    if (*out > limit) {
-        PyErr_Format(PyExc_ValueError, "%s = %llu is more than %llu", name, (unsigned long long)*out,
-                     (unsigned long long)limit);
-        return -1;
-    }
-    return 0;
-}
-
-static int take_settings(struct sp_acceptor_settings *to, PyObject *settings)
-{
-    const struct {
-        const char *name;
-        uint32_t *out;
-        uint64_t limit;
-    } wanted[] = {
-        {"frame_bytes", &to->frame_bytes, UINT32_C(1) << 28},
-        {"hello_bytes", &to->hello_bytes, UINT32_C(1) << 28},
-        {"hello_timeout_ms", &to->hello_timeout_ms, UINT32_C(1) << 30},
-        {"handshake_timeout_ms", &to->handshake_timeout_ms, UINT32_C(1) << 30},
-        {"heartbeat_ms", &to->heartbeat_ms, UINT32_C(1) << 30},
-        {"idle_timeout_ms", &to->idle_timeout_ms, UINT32_C(1) << 30},
-        {"send_timeout_ms", &to->send_timeout_ms, UINT32_C(1) << 30},
-        {"connections", &to->connections, UINT32_C(1) << 24},
-        {"connections_per_address", &to->connections_per_address, UINT32_C(1) << 24},
-        {"handshakes_per_second", &to->handshakes_per_second, 1000000},
-        {"messages_per_second", &to->messages_per_second, 10000000},
-        {"outbound_bytes", &to->outbound_bytes, UINT32_C(1) << 30},
-        {"slow_client", &to->slow_client, SP_SLOW_CLOSE},
-        {"spin_us", &to->spin_us, 10000},
-    };
-    uint64_t value;
-    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
-        if (take_setting(settings, wanted[i].name, wanted[i].limit, &value) < 0)
-            return -1;
-        *wanted[i].out = (uint32_t)value;
-    }
-    if (take_setting(settings, "envelope", 1, &value) < 0)
-        return -1;
-    to->envelope = value != 0;
-    if (take_setting(settings, "inbound_bytes", UINT64_C(1) << 40, &to->inbound_bytes) < 0)
-        return -1;
-    if (to->handshakes_per_second == 0 || to->frame_bytes == 0 || to->outbound_bytes == 0) {
-        PyErr_SetString(PyExc_ValueError, "handshakes_per_second, frame_bytes and outbound_bytes must be positive");
-        return -1;
-    }
-    return 0;
-}
-
-/* A quarter of the shortest time that is watched over, at most a second. */
-static uint64_t sweep_period_ns(const struct sp_acceptor_settings *s)
-{
-    uint32_t times[] = {s->hello_timeout_ms, s->handshake_timeout_ms, s->heartbeat_ms, s->idle_timeout_ms,
-                        s->send_timeout_ms};
-    uint32_t shortest = 4000;
-    for (size_t i = 0; i < sizeof times / sizeof times[0]; i++)
-        shortest = times[i] < shortest ? times[i] : shortest;
-    uint64_t ms = shortest / 4;
-    return (ms < 20 ? 20 : ms) * 1000000;
-}
-
 static int engine_open(struct sp_engine *e, struct sp_node *node, uint32_t acceptor)
 {
     e->node = node;
     e->acceptor = acceptor;
     e->accepting = e->reading = true;
-    e->sweep_period_ns = sweep_period_ns(&e->settings);
+    e->sweep_period_ns = sp_sweep_period_ns(&e->settings);
     e->flights = calloc((size_t)node->geometry.shards * SP_FLIGHT_PLACES, sizeof *e->flights);
     if (e->flights == NULL || !sp_addresses_grow(&e->addresses, node->geometry.hash_key[0])) {
         PyErr_NoMemory();
@@ -128,6 +59,13 @@ static int engine_open(struct sp_engine *e, struct sp_node *node, uint32_t accep
     }
     /* spread over the range, so that client addresses of a predecessor are not taken for ours */
     e->connections.first_generation = (uint32_t)sp_load_relaxed(&sp_node_header(node)->incarnation) * 0x9E3779U;
+    memset(e->doubtful, 0xFF, sizeof e->doubtful);
+    const struct sp_geometry *g = &node->geometry;
+    bool keeps = e->settings.resume_window_ms > 0 && g->resume_bytes > 0;
+    if (keeps && !sp_retained_open(&e->retained, node->peers[node->self].base, g, e->settings.resume_bytes_per_session)) {
+        PyErr_NoMemory();
+        return -1;
+    }
     sp_engine_tick(e);
     /* Edge-triggered and never read: each ring is reported once, and a wake costs no read. */
     struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.u64 = SP_TAG_DOORBELL << 56};
@@ -159,7 +97,7 @@ static int acceptor_init(AcceptorObject *self, PyObject *args, PyObject *kwargs)
     }
     self->engine->epoll = -1;
     self->owner = (NodeObject *)Py_NewRef(owner);
-    if (take_settings(&self->engine->settings, settings) < 0)
+    if (sp_take_settings(&self->engine->settings, settings) < 0)
         return -1;
     return engine_open(self->engine, &owner->node, acceptor);
 }
@@ -294,14 +232,6 @@ static PyObject *acceptor_end_all(AcceptorObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-static PyObject *acceptor_end_predecessors(AcceptorObject *self, PyObject *arg)
-{
-    unsigned long kind = PyLong_AsUnsignedLong(arg);
-    if (kind == (unsigned long)-1 && PyErr_Occurred())
-        return NULL;
-    return PyLong_FromUnsignedLong(sp_engine_end_predecessors(self->engine, kind));
-}
-
 static PyObject *acceptor_stop_accepting(AcceptorObject *self, PyObject *unused)
 {
     (void)unused;
@@ -330,6 +260,12 @@ static PyObject *acceptor_settled(AcceptorObject *self, void *unused)
     return PyBool_FromLong(sp_list_size(&e->blocked) == 0 && e->pending_count == 0);
 }
 
+static PyObject *acceptor_detached(AcceptorObject *self, void *unused)
+{
+    (void)unused;
+    return PyLong_FromUnsignedLong(self->engine->detached);
+}
+
 static PyObject *acceptor_connections(AcceptorObject *self, void *unused)
 {
     (void)unused;
@@ -343,8 +279,6 @@ static PyMethodDef acceptor_methods[] = {
     {"poll", (PyCFunction)acceptor_poll, METH_O,
      "Works until there are events for Python or the time (ms; negative: none) is over; returns the events."},
     {"end_all", (PyCFunction)acceptor_end_all, METH_VARARGS, "Ends every connection."},
-    {"end_predecessors", (PyCFunction)acceptor_end_predecessors, METH_O,
-     "Detaches sessions (slots of that kind) whose clients were a dead predecessor's; how many there were."},
     {"stop_accepting", (PyCFunction)acceptor_stop_accepting, METH_NOARGS, "New connections wait in the backlog."},
     {"stop_reading", (PyCFunction)acceptor_stop_reading, METH_NOARGS, "Reads no more; what was read is published."},
     {0},
@@ -352,6 +286,7 @@ static PyMethodDef acceptor_methods[] = {
 
 static PyGetSetDef acceptor_getset[] = {
     {"settled", (getter)acceptor_settled, NULL, "Nothing that was read or owed to a shard waits here.", NULL},
+    {"detached", (getter)acceptor_detached, NULL, "Number of sessions that wait for their clients.", NULL},
     {"connections", (getter)acceptor_connections, NULL, "Number of open connections.", NULL},
     {0},
 };
@@ -369,6 +304,19 @@ static PyTypeObject AcceptorType = {
     .tp_getset = acceptor_getset,
 };
 
+/* tp_methods holds one table: the others are added as tp_methods would have been. */
+static int add_methods(PyMethodDef *methods)
+{
+    for (PyMethodDef *method = methods; method->ml_name != NULL; method++) {
+        PyObject *descriptor = PyDescr_NewMethod(&AcceptorType, method);
+        int added = descriptor == NULL ? -1 : PyDict_SetItemString(AcceptorType.tp_dict, method->ml_name, descriptor);
+        Py_XDECREF(descriptor);
+        if (added < 0)
+            return -1;
+    }
+    return 0;
+}
+
 int sp_add_acceptor(PyObject *module)
 {
     static const struct {
@@ -384,19 +332,15 @@ int sp_add_acceptor(PyObject *module)
         {"TRANSPORT_WSS", SP_TRANSPORT_WSS}, {"TRANSPORT_LOCAL", SP_TRANSPORT_LOCAL},
         {"FRAMING_TCP", SP_FRAMING_TCP}, {"FRAMING_WEBSOCKET", SP_FRAMING_WEBSOCKET}, {"FRAMING_RAW", SP_FRAMING_RAW},
         {"SLOW_WAIT", SP_SLOW_WAIT}, {"SLOW_DROP_OLDEST", SP_SLOW_DROP_OLDEST}, {"SLOW_CLOSE", SP_SLOW_CLOSE},
+        {"RESUMED", SP_RESUMED}, {"RESUME_GONE", SP_RESUME_GONE}, {"RESUME_REFUSED", SP_RESUME_REFUSED},
+        {"RESUME_TOO_OLD", SP_RESUME_TOO_OLD},
     };
     for (size_t i = 0; i < sizeof constants / sizeof constants[0]; i++)
         if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value) < 0)
             return -1;
     if (PyType_Ready(&AcceptorType) < 0)
         return -1;
-    /* tp_methods holds one table: the second is added as tp_methods would have been */
-    for (PyMethodDef *method = sp_acceptor_calls; method->ml_name != NULL; method++) {
-        PyObject *descriptor = PyDescr_NewMethod(&AcceptorType, method);
-        int added = descriptor == NULL ? -1 : PyDict_SetItemString(AcceptorType.tp_dict, method->ml_name, descriptor);
-        Py_XDECREF(descriptor);
-        if (added < 0)
-            return -1;
-    }
+    if (add_methods(sp_acceptor_calls) < 0 || add_methods(sp_acceptor_resume_calls) < 0)
+        return -1;
     return PyModule_AddObjectRef(module, "Acceptor", (PyObject *)&AcceptorType);
 }

@@ -6,8 +6,8 @@
  * Owner       the acceptor's one thread. Nothing here blocks except the wait in epoll.
  * Invariants
  *   A1  reading a socket stops, and only that one, while its messages find no room; they are kept in order
- *   A2  DETACH is posted once for every session that was bound, whatever ends the connection, and is never dropped:
- *       what finds no room waits in `pending`
+ *   A2  DETACH is posted once for every session that was bound, whatever ends it, and is never dropped: what finds no
+ *       room waits in `pending`. A lost connection alone ends a session only where none is kept
  *   A3  only sp_engine_drop closes a socket; it is called between two events, never while input is processed
  *   A4  everything a shard wrote is checked before it is used; a ring that makes no sense is left alone for good
  */
@@ -46,7 +46,7 @@ enum sp_event_kind {
     SP_EVENT_OPENED = 1, /* a: listener; payload: address of the peer. Not for TCP with envelope: nothing to decide */
     SP_EVENT_BYTES = 2,  /* payload: as received, for HTTP or TLS */
     SP_EVENT_HELLO = 3,  /* payload: the JSON of H; answer with attach() or end() */
-    SP_EVENT_BOUND = 4,  /* a: session id; answer with welcome() */
+    SP_EVENT_BOUND = 4,  /* a: session id; b: it can be kept; answer with welcome() */
     SP_EVENT_FRAME = 5,  /* payload: a raw WebSocket frame; answer with proceed() */
     SP_EVENT_PLAIN = 6,  /* payload: to be encrypted; answer with cipher() */
     SP_EVENT_ENDING = 7, /* a: close code; b: foreign | framing << 4 | transport << 8; payload: reason. Answer: finish() */
@@ -67,6 +67,7 @@ enum sp_close_code {
     SP_CLOSE_MESSAGE_TOO_BIG = 1009,
     SP_CLOSE_PROTOCOL = 4400,
     SP_CLOSE_HELLO_TIMEOUT = 4408,
+    SP_CLOSE_REPLACED = 4409,
     SP_CLOSE_IDLE = 4410,
     SP_CLOSE_FRAME_TOO_BIG = 4413,
     SP_CLOSE_RATE = 4429,
@@ -93,6 +94,8 @@ struct sp_acceptor_settings {
     uint32_t outbound_bytes;
     uint32_t slow_client;
     uint32_t spin_us;
+    uint32_t resume_window_ms; /* 0: sessions end with their connection */
+    uint32_t resume_bytes_per_session;
 };
 
 struct sp_event {
@@ -146,6 +149,9 @@ struct sp_engine {
     uint64_t now_ns; /* read once per pass */
     uint32_t now_ms;
     struct sp_connections connections;
+    struct sp_retained retained;
+    uint64_t doubtful[SP_MAX_PROCESSES][2]; /* inbox positions of records that a predecessor may have dealt with */
+    uint32_t detached; /* places without a socket; not among connections.live */
     struct sp_addresses addresses;
     struct sp_spare spare;
     struct sp_listener listeners[SP_LISTENERS];
@@ -276,6 +282,8 @@ static inline bool sp_output_waits(const struct sp_connection *c)
 /* Has epoll watch for what this connection can use now. */
 static inline void sp_engine_arm(struct sp_engine *e, struct sp_connection *c)
 {
+    if (c->stage == SP_STAGE_DETACHED)
+        return;
     bool in = e->reading && c->blocked == SP_BLOCKED_NO && !c->xoff && !c->python_turn && !c->answering;
     if (c->stage == SP_STAGE_ATTACHING && sp_inbound_size(&c->in) > 0)
         in = false;

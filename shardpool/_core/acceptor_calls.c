@@ -3,11 +3,6 @@
 #define _GNU_SOURCE
 #include "acceptor_object.h"
 
-static struct sp_connection *live(AcceptorObject *self, unsigned long long client)
-{
-    return sp_engine_find(self->engine, client);
-}
-
 static PyObject *acceptor_attach(AcceptorObject *self, PyObject *args)
 {
     struct sp_engine *e = self->engine;
@@ -16,7 +11,7 @@ static PyObject *acceptor_attach(AcceptorObject *self, PyObject *args)
     Py_buffer hello;
     if (!PyArg_ParseTuple(args, "KKIy*", &client, &session, &shard, &hello))
         return NULL;
-    struct sp_connection *c = live(self, client);
+    struct sp_connection *c = sp_acceptor_live(self, client);
     if (shard >= e->node->geometry.shards) {
         PyBuffer_Release(&hello);
         return PyErr_Format(PyExc_ValueError, "shard %u of %u", shard, e->node->geometry.shards);
@@ -24,6 +19,8 @@ static PyObject *acceptor_attach(AcceptorObject *self, PyObject *args)
     if (c != NULL && c->stage < SP_STAGE_BOUND) {
         c->session = session;
         c->stage = SP_STAGE_ATTACHING;
+        if (c->envelope)
+            c->kept = sp_retained_begin(&e->retained, c->index, session, client);
         struct sp_pending attach = {
             .client = client, .target = sp_address(shard, 1, 0), .kind = SP_KIND_ATTACH, .a = session, .b = client,
             .payload = hello.buf, .length = (uint32_t)hello.len,
@@ -58,13 +55,18 @@ static void bind_client(struct sp_engine *e, struct sp_connection *c, const uint
 static PyObject *acceptor_welcome(AcceptorObject *self, PyObject *args)
 {
     unsigned long long client;
-    Py_buffer frame;
-    if (!PyArg_ParseTuple(args, "Ky*", &client, &frame))
+    Py_buffer frame, digest = {.buf = NULL};
+    if (!PyArg_ParseTuple(args, "Ky*|y*", &client, &frame, &digest))
         return NULL;
-    struct sp_connection *c = live(self, client);
-    if (c != NULL && c->stage == SP_STAGE_ATTACHING && c->actor != 0)
+    struct sp_connection *c = sp_acceptor_live(self, client);
+    if (c != NULL && c->stage == SP_STAGE_ATTACHING && c->actor != 0) {
+        if (c->kept != NULL && digest.len == SP_DIGEST_BYTES)
+            sp_retained_hold(c->kept, digest.buf);
         bind_client(self->engine, c, frame.buf, (uint32_t)frame.len);
+    }
     PyBuffer_Release(&frame);
+    if (digest.obj != NULL)
+        PyBuffer_Release(&digest);
     Py_RETURN_NONE;
 }
 
@@ -74,7 +76,7 @@ static PyObject *acceptor_bind_local(AcceptorObject *self, PyObject *args)
     Py_buffer frame;
     if (!PyArg_ParseTuple(args, "KKy*", &client, &address, &frame))
         return NULL;
-    struct sp_connection *c = live(self, client);
+    struct sp_connection *c = sp_acceptor_live(self, client);
     if (c != NULL && c->local && c->stage == SP_STAGE_ATTACHING) {
         c->actor = address;
         bind_client(self->engine, c, frame.buf, (uint32_t)frame.len);
@@ -89,7 +91,7 @@ static PyObject *acceptor_established(AcceptorObject *self, PyObject *args)
     int websocket, compressed;
     if (!PyArg_ParseTuple(args, "Kpp", &client, &websocket, &compressed))
         return NULL;
-    struct sp_connection *c = live(self, client);
+    struct sp_connection *c = sp_acceptor_live(self, client);
     if (c != NULL && c->stage == SP_STAGE_HANDSHAKE) {
         c->framing = websocket ? SP_FRAMING_WEBSOCKET : SP_FRAMING_TCP;
         c->compressed = compressed != 0;
@@ -105,7 +107,7 @@ static PyObject *acceptor_feed(AcceptorObject *self, PyObject *args)
     Py_buffer bytes;
     if (!PyArg_ParseTuple(args, "Ky*", &client, &bytes))
         return NULL;
-    struct sp_connection *c = live(self, client);
+    struct sp_connection *c = sp_acceptor_live(self, client);
     if (c != NULL)
         sp_input_feed(self->engine, c, bytes.buf, (uint32_t)bytes.len);
     PyBuffer_Release(&bytes);
@@ -119,7 +121,7 @@ static PyObject *acceptor_proceed(AcceptorObject *self, PyObject *args)
     Py_buffer message = {.buf = NULL};
     if (!PyArg_ParseTuple(args, "Kp|z*p", &client, &fragmented, &message, &text))
         return NULL;
-    struct sp_connection *c = live(self, client);
+    struct sp_connection *c = sp_acceptor_live(self, client);
     if (c != NULL && c->python_turn && c->stage < SP_STAGE_ENDING) {
         c->python_turn = false;
         c->fragmented = fragmented != 0;
@@ -141,7 +143,7 @@ static PyObject *acceptor_write(AcceptorObject *self, PyObject *args)
     int more = 0;
     if (!PyArg_ParseTuple(args, "Ky*|p", &client, &bytes, &more))
         return NULL;
-    struct sp_connection *c = live(self, client);
+    struct sp_connection *c = sp_acceptor_live(self, client);
     if (c != NULL && c->stage < SP_STAGE_ENDING) {
         if (sp_unsent_size(&c->out) == 0)
             c->sent_ms = e->now_ms;
@@ -166,7 +168,7 @@ static PyObject *acceptor_cipher(AcceptorObject *self, PyObject *args)
     int answers = 0;
     if (!PyArg_ParseTuple(args, "Ky*|p", &client, &bytes, &answers))
         return NULL;
-    struct sp_connection *c = live(self, client);
+    struct sp_connection *c = sp_acceptor_live(self, client);
     if (c != NULL && c->tls) {
         if (answers)
             c->plain_given = false;
@@ -186,12 +188,14 @@ static PyObject *acceptor_end(AcceptorObject *self, PyObject *args)
 {
     unsigned long long client;
     unsigned int code;
+    int lost = 0;
     Py_buffer reason;
-    if (!PyArg_ParseTuple(args, "KIy*", &client, &code, &reason))
+    if (!PyArg_ParseTuple(args, "KIy*|p", &client, &code, &reason, &lost))
         return NULL;
-    struct sp_connection *c = live(self, client);
+    struct sp_connection *c = sp_acceptor_live(self, client);
     if (c != NULL)
-        sp_engine_end(self->engine, c, code, reason.buf, (uint32_t)reason.len, SP_FOREIGN_NO);
+        sp_engine_end_as(self->engine, c, code, reason.buf, (uint32_t)reason.len, SP_FOREIGN_NO,
+                         sp_engine_keeps(c, lost ? SP_CLOSE_LOST : code));
     PyBuffer_Release(&reason);
     Py_RETURN_NONE;
 }
@@ -203,7 +207,7 @@ static PyObject *acceptor_finish(AcceptorObject *self, PyObject *args)
     Py_buffer bytes;
     if (!PyArg_ParseTuple(args, "Ky*", &client, &bytes))
         return NULL;
-    struct sp_connection *c = live(self, client);
+    struct sp_connection *c = sp_acceptor_live(self, client);
     if (c != NULL && c->stage != SP_STAGE_FLUSHED) {
         if (c->stage != SP_STAGE_ENDING) {
             sp_engine_detach(e, c, SP_CLOSE_NORMAL);
@@ -225,7 +229,7 @@ static PyObject *acceptor_drop(AcceptorObject *self, PyObject *arg)
     unsigned long long client = PyLong_AsUnsignedLongLong(arg);
     if (client == (unsigned long long)-1 && PyErr_Occurred())
         return NULL;
-    struct sp_connection *c = live(self, client);
+    struct sp_connection *c = sp_acceptor_live(self, client);
     if (c != NULL)
         sp_engine_drop(self->engine, c, SP_CLOSE_LOST);
     Py_RETURN_NONE;

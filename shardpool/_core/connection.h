@@ -3,6 +3,8 @@
  * Stages     HANDSHAKE (HTTP or TLS: Python's) -> HELLO -> ATTACHING (until the shard said BOUND) -> BOUND -> ENDING
  *            (nothing is read or sent any more except the last bytes that Python gives) -> gone, the place is free.
  *            Bare connections skip HELLO; local ones have no session: BOUND to a shard's system object.
+ *            A session that is kept outlives its socket: ENDING -> DETACHED, until another socket takes the place of
+ *            the lost one (resume.h) or the window is over. The client address stays the session's name all the time.
  * Memory     A connection without unfinished input and unsent output owns nothing but this struct.
  * Invariants
  *   C1  a client address names a connection only while its generation is the connection's
@@ -12,6 +14,7 @@
 #define SP_CONNECTION_H
 
 #include "layout.h"
+#include "retained.h"
 #include "unsent.h"
 
 enum sp_transport {
@@ -30,6 +33,7 @@ enum sp_stage {
     SP_STAGE_BOUND,
     SP_STAGE_ENDING,
     SP_STAGE_FLUSHED, /* the last bytes are out; waits for the client's end of stream */
+    SP_STAGE_DETACHED, /* no socket: the session waits for its client (retained.h) */
 };
 
 /* Why a connection's input waits. */
@@ -69,6 +73,7 @@ struct sp_connection {
     uint64_t actor;
     uint64_t session_slot;
     uint64_t session;
+    struct sp_kept_session *kept; /* what outlives the socket, or NULL */
     uint64_t address_key; /* for the limit per address; 0: not counted */
     uint64_t rate_due_ns; /* messages_per_second: when the bucket is empty again */
     uint32_t sequence;
@@ -156,6 +161,42 @@ static inline void sp_connections_close(struct sp_connections *table)
     free(table->chunks);
     free(table->free);
     *table = (struct sp_connections){0};
+}
+
+/* The socket is gone; what is of the session stays. */
+static inline void sp_connection_unplug(struct sp_connection *c)
+{
+    struct sp_connection session = {
+        .fd = -1, .stage = SP_STAGE_DETACHED, .envelope = true, .generation = c->generation, .index = c->index,
+        .dirty = c->dirty, .listed = c->listed, .actor = c->actor, .session_slot = c->session_slot, .session = c->session,
+        .kept = c->kept, .sequence = c->sequence, .acknowledged = c->acknowledged,
+    };
+    *c = session;
+}
+
+/* Exchanges the sockets of two places, with all that is of the socket; the sessions stay where they are. Flags that stand
+ * for lists of addresses (dirty, listed) stay, too. */
+static inline void sp_connection_swap(struct sp_connection *a, struct sp_connection *b)
+{
+    struct sp_connection old = *a;
+    const struct sp_connection other = *b;
+    *a = other;
+    *b = old;
+    const struct sp_connection *from[2] = {&old, &other};
+    struct sp_connection *to[2] = {a, b};
+    for (int i = 0; i < 2; i++) {
+        to[i]->generation = from[i]->generation;
+        to[i]->index = from[i]->index;
+        to[i]->dirty = from[i]->dirty;
+        to[i]->listed = from[i]->listed;
+        to[i]->xoff = from[i]->xoff;
+        to[i]->actor = from[i]->actor;
+        to[i]->session_slot = from[i]->session_slot;
+        to[i]->session = from[i]->session;
+        to[i]->kept = from[i]->kept;
+        to[i]->sequence = from[i]->sequence;
+        to[i]->acknowledged = from[i]->acknowledged;
+    }
 }
 
 /* Unfinished input. */

@@ -65,15 +65,18 @@ static inline uint32_t sp_input_other(struct sp_engine *e, struct sp_connection 
 
 /* Takes note of an acknowledgement, which clients send in the middle of their messages: it does not end a batch, and
  * may be read again when what came before it has to wait. False: the frame is none, or acknowledges too much. */
-static inline bool sp_input_acknowledged(struct sp_connection *c, const uint8_t *frame, uint32_t length)
+static inline bool sp_input_acknowledged(struct sp_engine *e, struct sp_connection *c, const uint8_t *frame, uint32_t length)
 {
     if (length != 5 || frame[0] != 'K' || !c->envelope)
         return false;
     uint32_t number = sp_big_endian_32(frame + 1);
     if ((int32_t)(number - c->sequence) > 0)
         return false;
-    if ((int32_t)(number - c->acknowledged) > 0)
+    if ((int32_t)(number - c->acknowledged) > 0) {
         c->acknowledged = number;
+        if (c->kept != NULL)
+            sp_retained_acknowledge(&e->retained, c->kept, number);
+    }
     return true;
 }
 
@@ -144,7 +147,7 @@ static inline uint32_t sp_input_session(struct sp_engine *e, struct sp_connectio
         found = sp_input_next(e, c, bytes + at, length - at, &piece);
         if (found != SP_FOUND_MESSAGE)
             break;
-        if (sp_input_acknowledged(c, piece.bytes, piece.length)) {
+        if (sp_input_acknowledged(e, c, piece.bytes, piece.length)) {
             at += (uint32_t)piece.size;
             if (count > 0)
                 e->batch[count - 1].end = at;

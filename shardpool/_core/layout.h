@@ -8,6 +8,7 @@
  *   links         for each producing process: data ring, then infrastructure ring
  *   slots         shards only: geometry.slots x struct sp_slot
  *   arena         shards only: page classes, then pages (arena.h)
+ *   kept          acceptors only: sessions, then an arena with their frames (retained.h)
  *   directory     supervisor only (directory.h)
  *
  * Who writes what:
@@ -36,6 +37,7 @@
 #define SP_MAGIC UINT32_C(0x73687064)
 #define SP_VERSION UINT32_C(1)
 #define SP_PAGE ((uint64_t)4096)
+#define SP_KEPT_SESSION_BYTES ((uint64_t)256)
 
 /* One bit per process in the schedule word and in the permit word: the reason for the limit. */
 #define SP_MAX_PROCESSES 40U
@@ -54,6 +56,7 @@ enum sp_kind {
     SP_KIND_ATTACH = 4,
     SP_KIND_DETACH = 5,
     SP_KIND_CUSTOM = 6, /* from here to 31: records that only Python reads */
+    SP_KIND_RESUMED = 16, /* to a session, then to its actor: the client came back */
     SP_KIND_TOKEN = 31, /* target: the object that became runnable */
     SP_KIND_BOUND = 32,
     SP_KIND_REFUSED = 33,
@@ -100,6 +103,8 @@ struct sp_geometry {
     uint64_t infra_bytes; /* infrastructure ring, a power of two */
     uint64_t arena_bytes; /* a multiple of SP_ARENA_PAGE */
     uint64_t hash_key[2]; /* of the directory; random per node, so that clients cannot choose collisions */
+    uint64_t resume_bytes;   /* for frames of an acceptor's sessions, a multiple of SP_ARENA_PAGE; 0: nothing is kept */
+    uint64_t resume_entries; /* sessions of an acceptor that can be kept; 0 with resume_bytes 0 */
 };
 
 enum sp_counter {
@@ -279,6 +284,14 @@ static inline uint64_t sp_link_size(const struct sp_geometry *g)
 static inline uint64_t sp_slots_offset(const struct sp_geometry *g)
 {
     return sp_align(SP_PAGE + g->processes * sp_link_size(g), SP_PAGE);
+}
+
+/* Acceptors have no slots: what they keep of sessions lies where a shard's slots would. */
+static inline uint64_t sp_retained_offset(const struct sp_geometry *g) { return sp_slots_offset(g); }
+
+static inline uint64_t sp_retained_arena_offset(const struct sp_geometry *g)
+{
+    return sp_align(sp_retained_offset(g) + g->resume_entries * SP_KEPT_SESSION_BYTES, SP_PAGE);
 }
 
 static inline uint64_t sp_arena_offset(const struct sp_geometry *g)

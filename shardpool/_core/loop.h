@@ -7,6 +7,7 @@
 #define SP_LOOP_H
 
 #include "accepting.h"
+#include "inbox.h"
 
 #define SP_EPOLL_EVENTS 256
 
@@ -14,6 +15,11 @@
 static inline void sp_sweep_one(struct sp_engine *e, struct sp_connection *c)
 {
     const struct sp_acceptor_settings *s = &e->settings;
+    if (c->stage == SP_STAGE_DETACHED) {
+        if (e->now_ns - c->kept->detached_ns > (uint64_t)s->resume_window_ms * 1000000)
+            sp_engine_forget(e, c, SP_CLOSE_LOST);
+        return;
+    }
     uint32_t in_stage = sp_elapsed_ms(e, c->since_ms);
     uint32_t silent = sp_elapsed_ms(e, c->received_ms);
     switch (c->stage) {
@@ -72,7 +78,7 @@ static inline void sp_loop_connection(struct sp_engine *e, uint64_t tag, uint32_
 {
     uint64_t client = tag | (uint64_t)e->acceptor << 56;
     struct sp_connection *c = sp_engine_find(e, client);
-    if (c == NULL)
+    if (c == NULL || c->stage == SP_STAGE_DETACHED)
         return; /* closed earlier in this turn */
     if ((events & EPOLLOUT) != 0)
         sp_engine_dirty(e, c);
@@ -137,7 +143,7 @@ static inline uint64_t sp_loop_sleep(const struct sp_engine *e)
     if (e->more || e->event_count > 0 || e->retry_left > 0 || e->pending_due || e->dirty.count > e->dirty.head)
         return 0;
     uint64_t due = UINT64_MAX;
-    if (e->connections.live > 0)
+    if (e->connections.live > 0 || e->detached > 0)
         due = e->sweep_due_ns;
     if (e->permit_due_ns != 0 && e->permit_due_ns < due)
         due = e->permit_due_ns;

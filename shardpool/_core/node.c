@@ -29,7 +29,7 @@ static uint64_t segment_size(const struct sp_geometry *g, uint32_t process)
     if (process == 0)
         return sp_align(sp_slots_offset(g) + sp_directory_size(g), SP_PAGE);
     if (process <= g->acceptors)
-        return sp_slots_offset(g);
+        return sp_retained_arena_offset(g) + g->resume_bytes;
     return sp_arena_offset(g) + g->arena_bytes;
 }
 
@@ -59,6 +59,9 @@ static const char *geometry_fault(const struct sp_geometry *g)
         return "lane_bytes must be at most 128 MiB and lifecycle_bytes at most 8 MiB";
     if (!power_of_two(g->directory_entries))
         return "directory_entries must be a power of two";
+    if (g->resume_bytes % SP_ARENA_PAGE != 0 || g->resume_bytes > UINT64_C(1) << 35 || g->resume_entries > UINT64_C(1) << 24
+        || (g->resume_bytes == 0) != (g->resume_entries == 0))
+        return "resume_bytes must be a multiple of 64 KiB, at most 32 GiB, and 0 only together with resume_entries";
     return NULL;
 }
 
@@ -66,19 +69,21 @@ static int geometry_init(GeometryObject *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"acceptors", "shards", "slots", "permits", "link_bytes", "infra_bytes", "arena_bytes",
                             "lane_records", "lane_bytes", "lifecycle_records", "lifecycle_bytes", "directory_entries",
-                            NULL};
+                            "resume_bytes", "resume_entries", NULL};
     unsigned int acceptors, shards, slots = 65536, permits = 4096, lane_records = 1024, lifecycle_records = 128;
     unsigned int directory_entries = 16384;
     unsigned long long link = 1U << 20, infra = 1U << 18, arena = 64U << 20, lane = 64U << 20, lifecycle = 4U << 20;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "II|$IIKKKIKIKI", names, &acceptors, &shards, &slots, &permits, &link,
+    unsigned long long resume_bytes = 0, resume_entries = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "II|$IIKKKIKIKIKK", names, &acceptors, &shards, &slots, &permits, &link,
                                      &infra, &arena, &lane_records, &lane, &lifecycle_records, &lifecycle,
-                                     &directory_entries))
+                                     &directory_entries, &resume_bytes, &resume_entries))
         return -1;
     self->geometry = (struct sp_geometry){
         .magic = SP_MAGIC, .version = SP_VERSION, .processes = 1 + acceptors + shards, .acceptors = acceptors,
         .shards = shards, .slots = slots, .permits = permits, .lane_records = lane_records,
         .lifecycle_records = lifecycle_records, .directory_entries = directory_entries, .lane_bytes = lane,
         .lifecycle_bytes = lifecycle, .link_bytes = link, .infra_bytes = infra, .arena_bytes = arena,
+        .resume_bytes = resume_bytes, .resume_entries = resume_entries,
     };
     const char *fault = geometry_fault(&self->geometry);
     if (fault != NULL) {

@@ -10,13 +10,13 @@
 
 #include "pending.h"
 
-#define SP_INBOX_RECORDS 2048U /* taken from one ring in one turn */
-
 static inline void sp_output_ease(struct sp_engine *e, struct sp_connection *c)
 {
     if (!c->xoff || c->stage >= SP_STAGE_ENDING || sp_unsent_size(&c->out) > e->settings.outbound_bytes / 8)
         return;
     c->xoff = false;
+    if (c->kept != NULL)
+        c->kept->paused = 0;
     sp_engine_tell_shards(e, c, SP_KIND_XON);
 }
 
@@ -27,13 +27,14 @@ static inline bool sp_output_permits(struct sp_engine *e, struct sp_connection *
     if (held <= e->settings.outbound_bytes)
         return true;
     if (e->settings.slow_client == SP_SLOW_DROP_OLDEST) {
-        uint32_t freed;
         uint32_t wanted = (uint32_t)(held - e->settings.outbound_bytes) + e->settings.outbound_bytes / 8;
-        uint32_t dropped = sp_unsent_drop(&c->out, (enum sp_framing)c->framing, c->envelope, wanted, &freed);
-        sp_count(e->node, SP_COUNT_DROPPED, dropped);
+        struct sp_dropped dropped = sp_unsent_drop(&c->out, (enum sp_framing)c->framing, c->envelope, wanted);
+        sp_count(e->node, SP_COUNT_DROPPED, dropped.count);
         if (c->envelope)
-            c->sequence -= dropped;
-        if (held - freed <= e->settings.outbound_bytes)
+            c->sequence -= dropped.count;
+        if (c->kept != NULL && dropped.count > 0)
+            sp_retained_renumber(&e->retained, c->kept, dropped.first, dropped.last, dropped.count);
+        if (held - dropped.bytes <= e->settings.outbound_bytes)
             return true;
     } else if (e->settings.slow_client == SP_SLOW_WAIT) {
         bool moves = sp_elapsed_ms(e, c->sent_ms) <= e->settings.send_timeout_ms;
@@ -49,8 +50,24 @@ static inline void sp_output_pause(struct sp_engine *e, struct sp_connection *c)
     if (c->xoff || sp_unsent_size(&c->out) <= e->settings.outbound_bytes / 4)
         return;
     c->xoff = true;
+    if (c->kept != NULL)
+        c->kept->paused = 1;
     sp_engine_tell_shards(e, c, SP_KIND_XOFF);
     sp_engine_arm(e, c);
+}
+
+/* A numbered frame for a client that is away. What it misses must fit as a whole: else its session ends, at once rather
+ * than in vain at the end of the window. No sender waits for a client that is not there. */
+static inline void sp_output_away(struct sp_engine *e, struct sp_connection *c, uint8_t kind, uint32_t request,
+                                  const uint8_t *body, uint32_t length)
+{
+    c->sequence = c->sequence + 1 == 0 ? 1 : c->sequence + 1;
+    if (sp_retained_append(&e->retained, c->kept, kind, c->sequence, request, body, length))
+        return;
+    if (c->stage == SP_STAGE_DETACHED)
+        sp_engine_forget(e, c, SP_CLOSE_SLOW);
+    else
+        sp_engine_detach(e, c, SP_CLOSE_SLOW);
 }
 
 static inline unsigned sp_output_header(uint8_t *head, enum sp_framing framing, bool text, uint32_t length)
@@ -104,7 +121,10 @@ static inline void sp_output_numbered(struct sp_engine *e, struct sp_connection 
         sp_put_big_endian_32(prefix + 1, 0);
     else
         c->sequence = number;
-    if (sp_output_append(e, c, false, prefix, kind == 'M' ? 5 : 9, body, length)) {
+    bool well = sp_output_append(e, c, false, prefix, kind == 'M' ? 5 : 9, body, length);
+    if (c->kept != NULL) /* it may be ending by now: then this waits for the client's return */
+        sp_retained_append(&e->retained, c->kept, kind, c->sequence, request, body, length);
+    if (well) {
         /* a drop on the way renumbered what waits: this frame comes right behind it */
         if (c->sequence != number && !c->local) {
             uint32_t size = length + (kind == 'M' ? 5U : 9U);
@@ -113,7 +133,8 @@ static inline void sp_output_numbered(struct sp_engine *e, struct sp_connection 
         }
         return;
     }
-    c->sequence = before;
+    if (c->kept == NULL)
+        c->sequence = before;
 }
 
 static inline void sp_output_control(struct sp_engine *e, struct sp_connection *c, uint8_t kind, const uint8_t *body,
@@ -152,10 +173,13 @@ static inline void sp_output_message(struct sp_engine *e, uint64_t client, const
                                      const uint8_t *body, uint32_t length)
 {
     struct sp_connection *c = sp_engine_find(e, client);
-    if (c == NULL || (c->stage != SP_STAGE_BOUND && c->stage != SP_STAGE_ATTACHING)) {
+    bool away = c != NULL && c->stage >= SP_STAGE_ENDING && c->kept != NULL;
+    if (c == NULL || (!away && c->stage != SP_STAGE_BOUND && c->stage != SP_STAGE_ATTACHING)) {
         sp_count(e->node, SP_COUNT_DROPPED, 1);
         return;
     }
+    if (c->kept != NULL && sp_retained_has(&e->retained, c->kept))
+        return; /* the predecessor made it */
     sp_count(e->node, SP_COUNT_MESSAGES_OUT, 1);
     if (!c->envelope) {
         bool text = record->kind == SP_KIND_REPLY ? (record->flags & SP_FLAG_TEXT) != 0 : c->last_text;
@@ -164,7 +188,10 @@ static inline void sp_output_message(struct sp_engine *e, uint64_t client, const
         return;
     }
     uint8_t kind = record->kind == SP_KIND_REPLY ? 'R' : record->kind == SP_KIND_ERROR ? 'E' : 'M';
-    sp_output_numbered(e, c, kind, (uint32_t)record->b, body, length);
+    if (away)
+        sp_output_away(e, c, kind, (uint32_t)record->b, body, length);
+    else
+        sp_output_numbered(e, c, kind, (uint32_t)record->b, body, length);
 }
 
 static inline bool sp_output_publish(struct sp_engine *e, struct sp_record *record)
@@ -224,6 +251,8 @@ static inline bool sp_output_send_tls(struct sp_engine *e, struct sp_connection 
 static inline void sp_output_flush(struct sp_engine *e, struct sp_connection *c)
 {
     c->dirty = false;
+    if (c->stage == SP_STAGE_DETACHED)
+        return;
     bool well = c->tls ? sp_output_send_tls(e, c) : sp_output_send(e, c, &c->out, sp_output_end(c));
     if (!well) {
         sp_engine_drop(e, c, SP_CLOSE_LOST);
@@ -251,103 +280,6 @@ static inline void sp_output_flush_all(struct sp_engine *e)
             sp_output_flush(e, c);
     }
     e->dirty.head = e->dirty.count = 0;
-}
-
-/* A record from a shard about one connection's life. */
-static inline bool sp_output_lifecycle(struct sp_engine *e, struct sp_record *record)
-{
-    struct sp_connection *c = sp_engine_find(e, record->a);
-    switch (record->kind) {
-    case SP_KIND_BOUND: {
-        uint64_t session_slot;
-        if (record->length < sizeof session_slot)
-            return false;
-        memcpy(&session_slot, sp_record_payload(record), sizeof session_slot);
-        if (c == NULL || c->stage != SP_STAGE_ATTACHING || c->actor != 0) {
-            /* the client did not wait for this: its session ends at once (A2) */
-            sp_post(e, (struct sp_pending){.target = session_slot, .kind = SP_KIND_DETACH, .a = SP_CLOSE_LOST, .b = record->a});
-            return true;
-        }
-        c->actor = record->b;
-        c->session_slot = session_slot;
-        sp_engine_event(e, SP_EVENT_BOUND, record->a, c->session, 0, NULL, 0);
-        return true;
-    }
-    case SP_KIND_REFUSED:
-        if (c != NULL)
-            sp_engine_end(e, c, (uint32_t)record->b, (const char *)sp_record_payload(record), record->length, SP_FOREIGN_NO);
-        return true;
-    case SP_KIND_CLOSE:
-        if (c != NULL)
-            sp_engine_end(e, c, (uint32_t)record->b, (const char *)sp_record_payload(record), record->length, SP_FOREIGN_NO);
-        return true;
-    case SP_KIND_ROUTE:
-        if (c != NULL)
-            c->actor = record->b;
-        e->retry_left = sp_list_size(&e->blocked);
-        return true;
-    default:
-        return false;
-    }
-}
-
-static inline bool sp_output_record(struct sp_engine *e, struct sp_record *record)
-{
-    switch (record->kind) {
-    case SP_KIND_PUSH:
-    case SP_KIND_REPLY:
-    case SP_KIND_ERROR:
-        sp_output_message(e, record->a, record, sp_record_payload(record), record->length);
-        return true;
-    case SP_KIND_PUBLISH:
-        return sp_output_publish(e, record);
-    case SP_KIND_BOUND:
-    case SP_KIND_REFUSED:
-    case SP_KIND_CLOSE:
-    case SP_KIND_ROUTE:
-        return sp_output_lifecycle(e, record);
-    default:
-        sp_engine_event(e, SP_EVENT_RECORD, record->kind, record->a, record->b, sp_record_payload(record), record->length);
-        return true;
-    }
-}
-
-static inline void sp_inbox_abandon(struct sp_engine *e, uint32_t process, enum sp_stream stream)
-{
-    e->node->readers[process][stream].stalled = true;
-    sp_engine_event(e, SP_EVENT_CORRUPT, 0, process, stream, NULL, 0);
-}
-
-/* Takes records from one ring of the inbox; true if there may be more. */
-static inline bool sp_inbox_drain(struct sp_engine *e, uint32_t process, enum sp_stream stream)
-{
-    struct sp_reader *reader = &e->node->readers[process][stream];
-    if (reader->stalled)
-        return false; /* A4: abandoned */
-    for (uint32_t taken = 0;; taken++) {
-        struct sp_record *record;
-        enum sp_read read = taken == SP_INBOX_RECORDS ? SP_READ_EMPTY : sp_reader_next(reader, &record);
-        if (read == SP_READ_RECORD && !sp_output_record(e, record))
-            read = SP_READ_CORRUPT;
-        if (read == SP_READ_RECORD) {
-            sp_reader_advance(reader, record);
-            continue;
-        }
-        if (read == SP_READ_CORRUPT)
-            sp_inbox_abandon(e, process, stream);
-        if (taken > 0)
-            sp_node_release(e->node, process, stream);
-        return taken == SP_INBOX_RECORDS;
-    }
-}
-
-static inline void sp_inbox_drain_all(struct sp_engine *e)
-{
-    e->more = false;
-    for (uint32_t process = 0; process < e->node->geometry.processes; process++) {
-        e->more |= sp_inbox_drain(e, process, SP_STREAM_INFRA);
-        e->more |= sp_inbox_drain(e, process, SP_STREAM_DATA);
-    }
 }
 
 #endif

@@ -138,17 +138,28 @@ static inline void sp_pending_retry(struct sp_engine *e)
     e->pending_count = kept;
 }
 
-/* Tells the session's object that its client is gone; once. */
+/* Tells the session's object that its client is gone; once. Nothing of the session is kept. */
 static inline void sp_engine_detach(struct sp_engine *e, struct sp_connection *c, uint32_t code)
 {
-    if (c->session_slot == 0)
-        return;
-    struct sp_pending detach = {.target = c->session_slot, .kind = SP_KIND_DETACH, .a = code, .b = sp_client_address(e, c)};
-    c->session_slot = 0; /* A2 */
-    sp_post(e, detach);
+    if (c->session_slot != 0) {
+        struct sp_pending detach = {.target = c->session_slot, .kind = SP_KIND_DETACH, .a = code, .b = sp_client_address(e, c)};
+        c->session_slot = 0; /* A2 */
+        sp_post(e, detach);
+    }
+    /* only now: a successor that finds no entry ends the session by its slot */
+    if (c->kept != NULL)
+        sp_retained_close(&e->retained, c->kept);
+    c->kept = NULL;
 }
 
-/* Before the first connection: ends the sessions of an acceptor that died in this place. A session that is only now
+/* Whether the session outlives the end of its connection with that code. */
+static inline bool sp_engine_keeps(const struct sp_connection *c, uint32_t code)
+{
+    return c->kept != NULL && c->kept->state == SP_KEPT_HELD
+        && (code == SP_CLOSE_LOST || code == SP_CLOSE_IDLE || code == SP_CLOSE_SLOW);
+}
+
+/* Before the first connection: ends the sessions of an acceptor that died in this place and did not keep them. A session that is only now
  * being bound for one of its clients is ended when BOUND comes. Returns how many were found. */
 static inline uint32_t sp_engine_end_predecessors(struct sp_engine *e, uint64_t kind)
 {
@@ -161,6 +172,9 @@ static inline uint32_t sp_engine_end_predecessors(struct sp_engine *e, uint64_t 
             uint64_t client = sp_load_relaxed(&slot->client);
             if (sp_load_relaxed(&slot->kind) != kind || client == 0 || sp_address_number(client) != e->acceptor)
                 continue;
+            const struct sp_connection *c = sp_engine_find(e, client);
+            if (c != NULL && c->session_slot == sp_address(shard, generation, index))
+                continue; /* it was kept */
             /* should the slot have a new tenant by now, the generation no longer fits and the record is refused */
             sp_post(e, (struct sp_pending){.target = sp_address(shard, generation, index), .kind = SP_KIND_DETACH,
                                            .a = SP_CLOSE_LOST, .b = client});
@@ -177,13 +191,31 @@ static inline void sp_engine_tell_shards(struct sp_engine *e, const struct sp_co
                                        .a = sp_client_address(e, c)});
 }
 
-/* Begins the end of a connection: no more input, no more messages; Python says the last words (finish). */
-static inline void sp_engine_end(struct sp_engine *e, struct sp_connection *c, uint32_t code, const char *reason,
-                                 uint32_t length, enum sp_foreign foreign)
+/* Ends a session that has no socket, and frees its place. */
+static inline void sp_engine_forget(struct sp_engine *e, struct sp_connection *c, uint32_t code)
 {
-    if (c->stage >= SP_STAGE_ENDING)
-        return;
     sp_engine_detach(e, c, code);
+    e->detached--;
+    e->connections.live++; /* it counts again, to be given back */
+    sp_connection_give(&e->connections, c);
+}
+
+/* Begins the end of a connection: no more input, no more messages; Python says the last words (finish). `keep`: the
+ * session, if it can be kept, waits for its client. */
+static inline void sp_engine_end_as(struct sp_engine *e, struct sp_connection *c, uint32_t code, const char *reason,
+                                    uint32_t length, enum sp_foreign foreign, bool keep)
+{
+    if (c->stage == SP_STAGE_DETACHED) {
+        sp_engine_forget(e, c, code);
+        return;
+    }
+    if (c->stage >= SP_STAGE_ENDING) {
+        if (!keep)
+            sp_engine_detach(e, c, code); /* the app ended a session whose connection was ending already */
+        return;
+    }
+    if (!keep)
+        sp_engine_detach(e, c, code);
     if (c->stage == SP_STAGE_ATTACHING)
         c->out.end = c->out.boundary; /* without a welcome nothing of the session goes out */
     if (code == SP_CLOSE_SLOW && c->out.bytes != NULL) {
@@ -201,15 +233,23 @@ static inline void sp_engine_end(struct sp_engine *e, struct sp_connection *c, u
     sp_engine_arm(e, c);
 }
 
+static inline void sp_engine_end(struct sp_engine *e, struct sp_connection *c, uint32_t code, const char *reason,
+                                 uint32_t length, enum sp_foreign foreign)
+{
+    sp_engine_end_as(e, c, code, reason, length, foreign, sp_engine_keeps(c, code));
+}
+
 static inline void sp_engine_end_text(struct sp_engine *e, struct sp_connection *c, uint32_t code, const char *reason)
 {
     sp_engine_end(e, c, code, reason, (uint32_t)strlen(reason), SP_FOREIGN_NO);
 }
 
-/* Closes the socket and frees the place (A3). */
+/* Closes the socket and frees the place (A3), unless its session waits there for its client. */
 static inline void sp_engine_drop(struct sp_engine *e, struct sp_connection *c, uint32_t code)
 {
-    sp_engine_detach(e, c, code);
+    bool keep = sp_engine_keeps(c, code);
+    if (!keep)
+        sp_engine_detach(e, c, code);
     if (c->transport != SP_TRANSPORT_TCP)
         sp_engine_event(e, SP_EVENT_CLOSED, sp_client_address(e, c), code, 0, NULL, 0);
     close(c->fd);
@@ -221,7 +261,17 @@ static inline void sp_engine_drop(struct sp_engine *e, struct sp_connection *c, 
         sp_unsent_free(c->cipher, &e->spare);
         free(c->cipher);
     }
-    sp_connection_give(&e->connections, c);
+    if (keep) {
+        if (c->xoff)
+            sp_engine_tell_shards(e, c, SP_KIND_XON);
+        sp_connection_unplug(c);
+        c->kept->paused = 0;
+        c->kept->detached_ns = e->now_ns;
+        e->connections.live--;
+        e->detached++;
+    } else {
+        sp_connection_give(&e->connections, c);
+    }
     sp_count(e->node, SP_COUNT_CLOSED, 1);
     sp_gauge(e->node, SP_COUNT_CONNECTIONS, e->connections.live);
     if (e->rearm_ns != 0)

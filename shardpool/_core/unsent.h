@@ -124,32 +124,40 @@ static inline unsigned sp_unsent_head_size(const uint8_t *frame, enum sp_framing
     return size == 127 ? 10 : size == 126 ? 4 : 2;
 }
 
+/* What a drop dropped; numbers are those the frames had. */
+struct sp_dropped {
+    uint32_t count;
+    uint32_t bytes;
+    uint32_t first;
+    uint32_t last;
+};
+
 /* Drops the oldest droppable frames until at least `wanted` bytes are free again, and numbers the numbered ones
  * that stay anew: the client never saw the dropped numbers, so for it there is no gap. Replies and errors stay:
- * each ask gets its answer. Returns how many were dropped; *freed says how much that was. */
-static inline uint32_t sp_unsent_drop(struct sp_unsent *out, enum sp_framing framing, bool envelope, uint32_t wanted,
-                                        uint32_t *freed)
+ * each ask gets its answer. */
+static inline struct sp_dropped sp_unsent_drop(struct sp_unsent *out, enum sp_framing framing, bool envelope, uint32_t wanted)
 {
     sp_unsent_settle(out, framing);
     uint32_t from = out->boundary;
     uint32_t to = from;
-    uint32_t dropped = 0;
-    *freed = 0;
+    struct sp_dropped dropped = {0};
     while (from < out->end) {
         uint8_t *frame = out->bytes + from;
         uint32_t size = (uint32_t)sp_unsent_frame_size(frame, framing);
         unsigned head = sp_unsent_head_size(frame, framing);
         uint8_t kind = size > head ? frame[head] : 0;
         bool control = framing == SP_FRAMING_WEBSOCKET && (frame[0] & 0x08) != 0;
+        bool numbered = envelope && !control && (kind == 'M' || kind == 'R' || kind == 'E');
+        uint8_t *number = frame + head + 1;
         bool droppable = !control && (!envelope || kind == 'M');
-        if (droppable && *freed < wanted) {
-            dropped++;
-            *freed += size;
+        if (droppable && dropped.bytes < wanted) {
+            dropped.last = numbered ? sp_big_endian_32(number) : 0;
+            dropped.first = dropped.count == 0 ? dropped.last : dropped.first;
+            dropped.count++;
+            dropped.bytes += size;
         } else {
-            if (dropped > 0 && envelope && !control && (kind == 'M' || kind == 'R' || kind == 'E')) {
-                uint8_t *number = frame + head + 1;
-                sp_put_big_endian_32(number, sp_big_endian_32(number) - dropped);
-            }
+            if (dropped.count > 0 && numbered)
+                sp_put_big_endian_32(number, sp_big_endian_32(number) - dropped.count);
             memmove(out->bytes + to, frame, size);
             to += size;
         }

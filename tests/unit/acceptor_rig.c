@@ -64,7 +64,9 @@ uint32_t rig_unsent_take(uint8_t *to, uint32_t at_most)
 
 uint32_t rig_unsent_drop(int framing, int envelope, uint32_t wanted, uint32_t *freed)
 {
-    return sp_unsent_drop(&unsent, (enum sp_framing)framing, envelope != 0, wanted, freed);
+    struct sp_dropped dropped = sp_unsent_drop(&unsent, (enum sp_framing)framing, envelope != 0, wanted);
+    *freed = dropped.bytes;
+    return dropped.count;
 }
 
 static struct sp_addresses addresses;

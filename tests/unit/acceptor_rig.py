@@ -6,6 +6,7 @@ slow clients are states that a test can hold and look at.
 
 from __future__ import annotations
 
+import mmap
 import os
 import socket
 import ssl
@@ -29,7 +30,7 @@ from shardpool.workers.websocket import Upgrade
 PATIENCE = 10.0
 SLICE_NS = 1_000_000_000
 ATTACH, DETACH, OPERATION = _core.KIND_ATTACH, _core.KIND_DETACH, 6
-BOUND, REFUSED = _core.KIND_BOUND, _core.KIND_REFUSED
+BOUND, REFUSED, RESUMED = _core.KIND_BOUND, _core.KIND_REFUSED, _core.KIND_RESUMED
 
 
 class Hooks:
@@ -81,6 +82,7 @@ class SessionObject:
 
     def __init__(self) -> None:
         self.detached: list[int] = []
+        self.resumed: list[int] = []
 
 
 class System:
@@ -104,7 +106,8 @@ class Rig:
         start_shard: bool = True,
         **settings: Any,
     ) -> None:
-        sizes = {"slots": 1024, "permits": 512, "arena_bytes": 8 << 20, "directory_entries": 64} | (geometry or {})
+        sizes = {"slots": 1024, "permits": 512, "arena_bytes": 8 << 20, "directory_entries": 64}
+        sizes |= {"resume_bytes": 1 << 20, "resume_entries": 256} | (geometry or {})
         made = _core.Geometry(1, 1, **sizes)
         self.segments = [_core.create_segment(made, process) for process in range(3)]
         self.doorbells = [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(3)]
@@ -121,7 +124,8 @@ class Rig:
         self.system = System()
         if start_shard:
             self.start_shard()
-        self._build(envelope, root, tls, settings)
+        self._how = (envelope, root, tls, settings)
+        self._build(*self._how)
 
     def start_shard(self, adopt: bool = False) -> None:
         """The shard begins; adopt: as the worker does it, with what is in its segment."""
@@ -135,7 +139,8 @@ class Rig:
         return _core.Table(None, {bytes: (handler, 0)}, None, bytes, bytes, self._lifecycle)
 
     def _build(self, envelope: bool, root: str | None, tls: ssl.SSLContext | None, changes: dict[str, Any]) -> None:
-        table = defaults() | {"slow_client": "wait"} | changes
+        # sessions end with their connection, so that tests see the end; what is kept is test_acceptor_resume.py's
+        table = defaults() | {"slow_client": "wait", "resume_window": 0.0} | changes
         self.settings = AcceptorSettings.of(table)
         self.engine = _core.Acceptor(self.node, 0, self.settings.engine(envelope))
         for outcome, code in ((_core.SATURATED, "saturated"), (_core.STALE, "stale")):
@@ -156,8 +161,33 @@ class Rig:
             self.listeners.append(listener)
             self.engine.listen(listener.fileno(), transport)
 
+    def succeed(self, rewind: int = 0) -> tuple[int, int]:
+        """The acceptor dies as by kill -9, and a successor takes its place: (sessions adopted, sessions ended).
+
+        Args: rewind: bytes of the shard's data ring that it had dealt with without having said so.
+        """
+        for listener in self.listeners:
+            listener.close()
+        del self.engine, self.clients
+        if rewind:
+            self._rewind(rewind)
+        assert _core.settle(_core.Node(0, self.segments, self.doorbells), 1)
+        self.node = _core.Node(1, self.segments, self.doorbells)
+        self._build(*self._how)
+        return self.engine.take_over(2)
+
+    def _rewind(self, size: int) -> None:
+        # struct sp_ring of layout.h: the link of process 2 in the acceptor's segment, its data ring
+        ring = 4096 + 2 * (2 * 512 + (1 << 20) + (1 << 18))
+        with mmap.mmap(self.segments[1], 0) as memory:
+            (linked,) = struct.unpack_from("<Q", memory, ring + 256)
+            struct.pack_into("<Q", memory, ring + 256, linked - size)
+            struct.pack_into("<Q", memory, ring + 128, linked - size)
+
     def _lifecycle(self, target: Any, kind: int, a: int, b: int, payload: bytes) -> None:
-        if isinstance(target, SessionObject):
+        if isinstance(target, SessionObject) and kind == RESUMED:
+            target.resumed.append(a)
+        elif isinstance(target, SessionObject):
             assert kind == DETACH
             target.detached.append(a)
         elif kind == OPERATION:
@@ -192,6 +222,7 @@ class Rig:
         for event in self.engine.poll(0):
             if not self.clients.handle(*event):
                 self.events.append(event)
+        self.clients.settle()
         if self.shard_runs:
             self.shard.run(SLICE_NS)
             self.shard.park()

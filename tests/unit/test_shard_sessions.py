@@ -24,6 +24,9 @@ def make_app(story: Story, second_login: str = "replace") -> App:
 
     @app.actor
     class Player(Actor):
+        def on_resume(self) -> None:
+            story.append(("actor", self.id, "resumed"))
+
         def on_disconnect(self, reason: str) -> None:
             story.append(("actor", self.id, reason))
 
@@ -63,6 +66,9 @@ def make_app(story: Story, second_login: str = "replace") -> App:
 
         def on_replaced(self) -> None:
             story.append(("replaced", self.identity))
+
+        def on_resume(self) -> None:
+            story.append(("session", self.identity, "resumed"))
 
         async def on_disconnect(self, reason: str) -> None:
             story.append(("session", self.identity, reason))
@@ -127,6 +133,24 @@ def test_disconnect_runs_once_session_then_actor_and_gives_all_back() -> None:
         assert story == [("session", "ann", "idle"), ("actor", "ann", "idle")]
         assert not pool.entries()
         assert len(pool.live[0].runtime.sessions) == 0
+
+    run(body, make_app(story))
+
+
+def test_a_client_that_comes_back_is_heard_of_by_session_and_actor() -> None:
+    """P-11, T-39: on_resume runs in the session's turn, then in its actor's; nothing else changes."""
+    story = Story()
+
+    async def body(pool: Pool) -> None:
+        client = await pool.connect("ann")
+        pool.post(client.slot, 16, 1)
+        await pool.until(lambda: len(story) == 2)
+        assert story == [("session", "ann", "resumed"), ("actor", "ann", "resumed")]
+        assert await client.ask({"type": "who"}) == ["ann", "ann", "Player"]
+        pool.post(client.slot, 5, 1000)
+        pool.post(client.slot, 16, 1)
+        await pool.until(lambda: pool.live[0].node.counters(2)["objects"] == 1)
+        assert len(story) == 4
 
     run(body, make_app(story))
 

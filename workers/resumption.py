@@ -1,0 +1,108 @@
+"""Clients that come back: their sessions' tokens are checked, their sockets change places (P-6, P-11).
+
+A resume is noted when its hello is read and done between two batches of events, so that no event of a batch names a
+socket by a place that it has left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+
+from shardpool import wire
+from shardpool._core import Acceptor
+from shardpool.workers.minting import Token, acceptor_of
+
+ELSEWHERE_REASON = "the session is kept by another acceptor: connect again, and resume there"
+REFUSED_REASON = "the session is over or kept no longer, or the token is not its own: connect without resume"
+
+
+class Resumed(IntEnum):
+    """What the engine made of a resume; the client is told no more than whether it worked."""
+
+    RESUMED = 0
+    GONE = 1
+    REFUSED = 2
+    TOO_OLD = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Comeback:
+    """A hello that wants a session back."""
+
+    client: int
+    session: int
+    token: Token
+    received: int
+
+    @classmethod
+    def read(cls, client: int, resume: wire.Resume) -> Comeback | None:
+        """What the hello says, None if it cannot be that of any session."""
+        token = Token.read(resume.token)
+        try:
+            session = int(resume.session, 16)
+        except ValueError:
+            return None
+        if token is None or not 0 < session < 1 << 63 or not 0 <= resume.received <= wire.NUMBER_LIMIT:
+            return None
+        return cls(client, session, token, resume.received)
+
+
+class Resumption:
+    """The comebacks of one acceptor.
+
+    Args:
+        acceptor: its number.
+        welcome: the W frame for a session and its new token.
+        moved: told that two clients' sockets changed places.
+    """
+
+    def __init__(
+        self,
+        engine: Acceptor,
+        acceptor: int,
+        welcome: Callable[[int, Token], bytes],
+        moved: Callable[[int, int], None],
+    ) -> None:
+        self._engine = engine
+        self._acceptor = acceptor
+        self._welcome = welcome
+        self._moved = moved
+        self._noted: list[Comeback] = []
+
+    def note(self, client: int, resume: wire.Resume) -> None:
+        """A client's hello wants its session back."""
+        comeback = Comeback.read(client, resume)
+        if comeback is None:
+            self.refuse(client)
+        elif acceptor_of(comeback.session) != self._acceptor:
+            self._engine.end(client, 4503, ELSEWHERE_REASON.encode())
+        else:
+            self._noted.append(comeback)
+
+    def settle(self) -> None:
+        """Between two batches of events: do what was noted."""
+        if self._noted:
+            noted, self._noted = self._noted, []
+            for comeback in noted:
+                self._resume(comeback)
+
+    def refuse(self, client: int) -> None:
+        """The same words for every reason: who guesses learns nothing."""
+        self._engine.end(client, wire.RESUME_REFUSED, REFUSED_REASON.encode())
+
+    def _resume(self, comeback: Comeback) -> None:
+        fresh = Token.new()
+        outcome, place = self._engine.resume(
+            comeback.client,
+            comeback.session,
+            comeback.received,
+            comeback.token.digest,
+            fresh.digest,
+            self._welcome(comeback.session, fresh),
+        )
+        if outcome == Resumed.RESUMED:
+            self._moved(comeback.client, place)
+        else:
+            self.refuse(comeback.client)
