@@ -48,6 +48,7 @@ class Options:
     deadline: float = 30.0
     seed: int = 0
     points: bool = False
+    package: str = ""
     lenient: bool = False
     keep: bool = False
 
@@ -56,9 +57,9 @@ class Options:
         found = []
         for each in fields(self):
             value = getattr(self, each.name)
-            if isinstance(value, bool):
-                found += [(f"--{each.name}", "")] if value else []
-            else:
+            if value is True:
+                found.append((f"--{each.name}", ""))
+            elif value not in (False, ""):
                 found.append((f"--{each.name}", str(value)))
         return found
 
@@ -88,12 +89,15 @@ class _Run:
         self.killer: Killer | Executioner
         if options.points:
             control = Control(directory / "points")
-            build_with_points(directory / "variant")
-            environ = variants.environ(directory / "variant", environ) | {"KILL_POINTS": str(directory / "points")}
-            self.pool = Pool(directory, options.shards, options.acceptors, environ)
+            environ["KILL_POINTS"] = str(directory / "points")
+            if not options.package:
+                build_with_points(directory / "package")
+        if options.points or options.package:
+            environ |= variants.environ(Path(options.package or directory / "package"))
+        self.pool = Pool(directory, options.shards, options.acceptors, environ)
+        if options.points:
             self.killer = Executioner(self.pool, control, options.victims, chance)
         else:
-            self.pool = Pool(directory, options.shards, options.acceptors, environ)
             self.killer = Killer(self.pool, self.ledger, options.victims, options.period / 1000, chance)
 
     def run(self) -> Figures:

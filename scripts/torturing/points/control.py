@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from collections.abc import Sequence
 from pathlib import Path
 
 from planting.variants import Edit, build
@@ -20,7 +21,7 @@ ENTER = Edit(
 )
 
 
-def build_with_points(directory: Path, *edits: Edit) -> None:
+def build_with_points(directory: Path, edits: Sequence[Edit] = ()) -> None:
     """Make a copy of the package whose processes die where they are told to."""
     build(directory, [ENTER, *edits], [HERE / "kill_points.c"], HERE / "kill_points.h")
 
