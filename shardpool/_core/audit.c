@@ -3,14 +3,6 @@
 
 #include "audit.h"
 
-static int put(PyObject *dict, const char *name, uint64_t value)
-{
-    PyObject *number = PyLong_FromUnsignedLongLong(value);
-    int failed = number == NULL ? -1 : PyDict_SetItemString(dict, name, number);
-    Py_XDECREF(number);
-    return failed;
-}
-
 static PyObject *as_dict(const struct sp_audit *audit)
 {
     static const char *const books[SP_BOOKS] = {
@@ -30,9 +22,9 @@ static PyObject *as_dict(const struct sp_audit *audit)
     PyObject *dict = PyDict_New();
     int failed = dict == NULL;
     for (int book = 0; !failed && book < SP_BOOKS; book++)
-        failed = put(dict, books[book], audit->books[book]);
+        failed = sp_put_number(dict, books[book], audit->books[book]);
     for (size_t i = 0; !failed && i < sizeof rest / sizeof rest[0]; i++)
-        failed = put(dict, rest[i].name, rest[i].value);
+        failed = sp_put_number(dict, rest[i].name, rest[i].value);
     if (failed)
         Py_CLEAR(dict);
     return dict;

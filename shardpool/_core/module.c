@@ -38,9 +38,13 @@ PyMODINIT_FUNC PyInit__core(void)
     PyObject *module = PyModule_Create(&module_definition);
     if (module == NULL)
         return NULL;
-    if (add_constants(module) < 0 || sp_add_node(module) < 0 || sp_add_shard(module) < 0 || sp_add_acceptor(module) < 0
-        || sp_add_producer(module) < 0 || sp_add_directory(module) < 0 || sp_add_settle(module) < 0
-        || sp_add_audit(module) < 0) {
+    static int (*const parts[])(PyObject *) = {
+        add_constants, sp_add_geometry, sp_add_node, sp_add_shard, sp_add_acceptor,
+        sp_add_producer, sp_add_directory, sp_add_settle, sp_add_audit,
+    };
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        if (parts[i](module) == 0)
+            continue;
         Py_DECREF(module);
         return NULL;
     }
