@@ -20,8 +20,9 @@ import msgspec
 
 from shardpool import runtime_dir
 from shardpool.client.bodies import Message, message_name
-from shardpool.client.client import Client, ClientSettings
+from shardpool.client.client import Client
 from shardpool.client.connection import connect_local
+from shardpool.client.settings import ClientSettings
 from shardpool.errors import Rejected, TypeMismatch
 
 T = TypeVar("T")

@@ -4,27 +4,68 @@ from __future__ import annotations
 
 import asyncio
 import ssl as tls
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import Any
 
 from shardpool import wire
 from shardpool.client.address import Address, parse_address
-from shardpool.client.client import Client, ClientSettings
+from shardpool.client.client import Client
+from shardpool.client.lifeline import Lifeline
+from shardpool.client.settings import ClientSettings, Reconnect
 from shardpool.client.transports import StreamTransport, Transport, WebSocketTransport
 from shardpool.errors import DeadlineExceeded, InvalidOperation, Unavailable
 
 
+class Dialer:
+    """Opens connections to one address.
+
+    Args: ssl: context for encrypted ones; None: the system's certificates.
+    """
+
+    def __init__(self, address: Address, ssl: tls.SSLContext | None) -> None:
+        self._address = address
+        self._ssl = ssl
+
+    async def __call__(self, line: Lifeline) -> None:
+        """Give the line a transport and connect it. Raises: Unavailable: nobody answers there."""
+        address = self._address
+        transport = WebSocketTransport(line, address) if address.websocket else StreamTransport(line)
+        line.attach(transport)
+        try:
+            await self._open(transport)
+        except OSError as error:
+            raise Unavailable(
+                f"cannot connect to {address.text}: {error.strerror or error}; does the server run there?"
+            ) from error
+
+    async def _open(self, transport: Transport) -> None:
+        loop = asyncio.get_running_loop()
+        address = self._address
+        if address.transport == "unix":
+            await loop.create_unix_connection(lambda: transport, address.target)
+        elif address.encrypted:
+            context = self._ssl or tls.create_default_context()
+            await loop.create_connection(
+                lambda: transport, address.host, address.port, ssl=context, server_hostname=address.host
+            )
+        else:
+            await loop.create_connection(lambda: transport, address.host, address.port)
+
+
 class Connecting:
-    """What `connect` returns: await it for a client, or `async with` it to have it closed."""
+    """What `connect` returns: await it for a client, or `async with` it to have it closed.
+
+    Args: line: makes the client's line, on the event loop.
+    """
 
     def __init__(
-        self, address: Address, client: tuple[wire.Hello | None, str | None, ClientSettings], timeout: float, ssl: Any
+        self, address: Address, line: Callable[[], Lifeline], settings: ClientSettings, timeout: float
     ) -> None:
         self._address = address
-        self._arguments = client
+        self._line = line
+        self._settings = settings
         self._timeout = timeout
-        self._ssl = ssl
         self._client: Client | None = None
 
     def __await__(self) -> Generator[Any, None, Client]:
@@ -41,44 +82,19 @@ class Connecting:
             await self._client.close()
 
     async def _connect(self) -> Client:
-        client = Client(*self._arguments)
-        address = self._address
-        transport = WebSocketTransport(client, address) if address.websocket else StreamTransport(client)
-        client.attach(transport)
+        line = self._line()
         try:
             async with asyncio.timeout(self._timeout):
-                await self._open(transport)
-                await client.bound()
+                await line.connect()
         except TimeoutError:
-            self._abort(client, transport)
+            line.give_up()
             raise DeadlineExceeded(
                 f"{self._address.text} did not bind a session within {self._timeout:g} s: is it a shardpool server?"
             ) from None
-        except OSError as error:
-            raise Unavailable(
-                f"cannot connect to {self._address.text}: {error.strerror or error}; does the server run there?"
-            ) from error
         except BaseException:
-            self._abort(client, transport)
+            line.give_up()
             raise
-        return client
-
-    async def _open(self, transport: Transport) -> None:
-        loop = asyncio.get_running_loop()
-        address = self._address
-        if address.transport == "unix":
-            await loop.create_unix_connection(lambda: transport, address.target)
-        elif address.encrypted:
-            context = self._ssl or tls.create_default_context()
-            await loop.create_connection(
-                lambda: transport, address.host, address.port, ssl=context, server_hostname=address.host
-            )
-        else:
-            await loop.create_connection(lambda: transport, address.host, address.port)
-
-    def _abort(self, client: Client, transport: Transport) -> None:
-        client.lost(1006, "gave up connecting")
-        transport.abort()
+        return Client(line, self._settings)
 
 
 def connect(
@@ -88,6 +104,7 @@ def connect(
     codec: str | None = None,
     envelope: bool = True,
     resume: wire.Resume | None = None,
+    reconnect: Reconnect = True,
     timeout: float = 10.0,
     ssl: tls.SSLContext | None = None,
     settings: ClientSettings | None = None,
@@ -99,7 +116,10 @@ def connect(
         auth: any JSON value, for the app's `on_connect`.
         codec: refuse an app of another codec; default: follow the server's.
         envelope: False for an app made with `envelope=False`, see "Bare mode" in docs/protocol.md.
-        resume: `resume_point` of a client whose connection was lost.
+        resume: `resume_point` of a client of this or another program; the session goes on here.
+        reconnect: True: a lost connection is replaced and the session resumed, within the server's resume_window; after
+            that, or when the server refuses, the session is Closed. "anew": then a new session begins (`on_reconnect`
+            tells, open asks fail), however long it takes. False: the first lost connection is the end.
         timeout: seconds until the session is bound.
         ssl: context for tls:// and wss://; default: the system's certificates.
         settings: bounds of the client.
@@ -112,10 +132,14 @@ def connect(
     if timeout <= 0:
         raise InvalidOperation(f"timeout={timeout!r}: give seconds above 0")
     hello = wire.Hello(wire.VERSION, auth, resume) if envelope else None
-    return Connecting(parsed, (hello, codec, settings or ClientSettings()), timeout, ssl)
+    bounds = settings or ClientSettings()
+    dialer = Dialer(parsed, ssl)
+    return Connecting(parsed, lambda: Lifeline(hello, codec, bounds, envelope and reconnect, dialer), bounds, timeout)
 
 
 def connect_local(path: str, *, timeout: float, settings: ClientSettings) -> Connecting:
     """Connect to a server's local socket. Args: path: of `local.sock`."""
     address = Address("unix", "", 0, path, f"unix:{path}")
-    return Connecting(address, (wire.Hello(wire.VERSION, local=True), "msgpack", settings), timeout, None)
+    hello = wire.Hello(wire.VERSION, local=True)
+    dialer = Dialer(address, None)
+    return Connecting(address, lambda: Lifeline(hello, "msgpack", settings, False, dialer), settings, timeout)

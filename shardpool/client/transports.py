@@ -42,12 +42,25 @@ class Receiver(Protocol):
         """It is over; called once or more, the first counts."""
 
 
+class Nobody:
+    """Receiver of a transport that its client has given up."""
+
+    def opened(self) -> None: ...
+
+    def received(self, frame: bytes) -> None: ...
+
+    def touched(self) -> None: ...
+
+    def lost(self, code: int, reason: str) -> None: ...
+
+
 class Transport(asyncio.Protocol):
     """What both have in common: writing with back pressure, pausing, closing."""
 
     def __init__(self, receiver: Receiver, limit: int = FRAME_LIMIT) -> None:
         self.limit = limit
         self._receiver = receiver
+        self._made = False
         self._socket: asyncio.Transport
         self._writable = asyncio.Event()
         self._writable.set()
@@ -55,6 +68,7 @@ class Transport(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # A cast, not a check: uvloop's transports do not derive from asyncio's.
         self._socket = cast(asyncio.Transport, transport)
+        self._made = True
         self._receiver.opened()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -80,11 +94,11 @@ class Transport(asyncio.Protocol):
         self.limit = limit
 
     def pause_reading(self) -> None:
-        if not self._socket.is_closing():
+        if self._made and not self._socket.is_closing():
             self._socket.pause_reading()
 
     def resume_reading(self) -> None:
-        if not self._socket.is_closing():
+        if self._made and not self._socket.is_closing():
             self._socket.resume_reading()
 
     def info(self, name: str) -> object:
@@ -92,7 +106,13 @@ class Transport(asyncio.Protocol):
         return self._socket.get_extra_info(name)
 
     def abort(self) -> None:
-        self._socket.abort()
+        if self._made:
+            self._socket.abort()
+
+    def give_up(self) -> None:
+        """Abort, and report nothing any more."""
+        self._receiver = Nobody()
+        self.abort()
 
     def close(self) -> None:
         """Close behind what was written."""
@@ -149,6 +169,7 @@ class WebSocketTransport(Transport):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # A cast, not a check: uvloop's transports do not derive from asyncio's.
         self._socket = cast(asyncio.Transport, transport)
+        self._made = True
         self._socket.write(self._ws.send(events.Request(host=self._address.authority, target=self._address.target)))
 
     def data_received(self, data: bytes) -> None:

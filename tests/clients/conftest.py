@@ -22,7 +22,7 @@ WELCOME = {
     "codec": "json",
     "heartbeat": 15.0,
     "idle_timeout": 60.0,
-    "resume_window": 30.0,
+    "resume_window": 0.0,  # a lost connection is the end, unless a test says otherwise
     "max_frame": 65536,
 }
 

@@ -364,7 +364,7 @@ def test_a_slow_reader_stops_the_server_and_loses_nothing(make_server: Any, tran
                 stalled = sent
                 await asyncio.sleep(0.1)
             assert sent < count - 1
-            assert len(client._inbox) < 200
+            assert len(client._line.inbox) < 200
             for n in range(1, count):
                 assert (await anext(client))["n"] == n
             await pouring
