@@ -18,6 +18,65 @@ const rejected = async (promise, type, words) => {
 };
 
 const cases = {
+  async comes_back() {
+    const seen = [], returns = [];
+    const client = await connect(address, { onReconnect: (welcome) => { returns.push(welcome.resumed); } });
+    client.on(null, (message) => { seen.push(message); });
+    const later = client.ask("later");
+    await client.send("lose"); // the server pushes 0 and 1, ends the connection, and keeps 2 and the reply
+    await until(() => returns.length === 1);
+    assert.equal(await later, "done");
+    assert.deepEqual(await client.ask({ type: "echo" }), { type: "echo" });
+    assert.deepEqual(seen, [0, 1, 2]);
+    assert.deepEqual(returns, [true]);
+    assert.equal(client.statistics.reconnects, 1);
+    client.close();
+  },
+  async waits() {
+    const client = await connect(address);
+    await client.send("lose");
+    await until(() => !client.connected);
+    await rejected(client.ask({ type: "echo" }, { timeout: 1 }), TimedOut, /echo/);
+    const sent = [1, 2, 3].map((n) => client.send({ type: "x", n }));
+    for (let n = 0; n < 1020; n++) client.send({ type: "y" }).catch(() => {});
+    await rejected(client.send("one too many"), RangeError, /1024 messages wait/);
+    await Promise.all(sent);
+    assert(client.connected);
+    client.close();
+  },
+  async resume_refused() {
+    const closes = [];
+    const client = await connect(address, { onClose: (why) => { closes.push(why.code); } });
+    const asking = client.ask("later");
+    await client.send("lose");
+    const error = await rejected(asking, Closed, /refused/);
+    assert.equal(error.code, 4404);
+    assert.deepEqual(closes, [4404]);
+    await rejected(client.send("x"), Closed, /resume_refused/);
+  },
+  async anew() {
+    const returns = [];
+    const options = { auth: ["ann"], reconnect: "anew", onReconnect: (welcome) => { returns.push(welcome.resumed); } };
+    const client = await connect(address, options);
+    const asking = client.ask("later");
+    await client.send("lose");
+    await rejected(asking, Closed, /refused/);
+    assert.deepEqual(await client.ask({ type: "echo" }), { type: "echo" });
+    assert.deepEqual(returns, [false]);
+    client.close();
+  },
+  async not_at_all() {
+    const client = await connect(address, { reconnect: false });
+    const asking = client.ask("later");
+    await client.send("lose");
+    assert.equal((await rejected(asking, Closed, /1006/)).code, 1006);
+  },
+  async window() {
+    const client = await connect(address);
+    await client.send("lose");
+    const error = await rejected(client.ask("echo"), Closed, /kept for 0.5 s/);
+    assert.equal(error.code, 1006);
+  },
   async asks() {
     const client = await connect(address, { auth: { user: "ann" } });
     assert.equal(client.welcome.app, "fake");

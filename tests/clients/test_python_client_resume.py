@@ -9,6 +9,7 @@ import struct
 from typing import Any
 
 import pytest
+from session_keeper import Keeper
 
 from shardpool.client import Closed, connect
 from shardpool.client.reconnection import PAUSE_MAX, pauses
@@ -23,59 +24,6 @@ def run(test: Any) -> None:
             await test()
 
     asyncio.run(limited())
-
-
-class Keeper:
-    """Makes a fake server keep one session: frames since the last acknowledgement, a token per welcome."""
-
-    def __init__(self, server: Any) -> None:
-        self.server = server
-        self.kept: list[tuple[int, bytes]] = []
-        self.hellos: list[dict[str, Any]] = []
-        self.seq = 0
-        self.refuse: int | None = None
-        self.silent = False
-        server.welcome["resume_window"] = 30.0
-        server.on_frame = self.frame
-
-    async def frame(self, peer: Any, frame: bytes) -> None:
-        match frame[:1]:
-            case b"H":
-                await self.greet(peer, json.loads(frame[1:]))
-            case b"A":
-                (ask,) = struct.unpack_from(">I", frame, 1)
-                if json.loads(frame[5:])["type"] != "later":
-                    await self.number(peer, b"R", struct.pack(">I", ask) + frame[5:])
-            case b"B":
-                await peer.end(1000, "bye")
-            case b"P":
-                await peer.write(b"O" + frame[1:])
-
-    async def greet(self, peer: Any, hello: dict[str, Any]) -> None:
-        self.hellos.append(hello)
-        resume = hello.get("resume")
-        if self.silent and resume:
-            return
-        if self.refuse and resume:
-            await peer.end(self.refuse, "refused")
-            return
-        token = f"{len(self.hellos):032x}"
-        await peer.write(b"W" + json.dumps(self.server.welcome | {"token": token, "resumed": bool(resume)}).encode())
-        if not resume:
-            self.kept, self.seq = [], 0
-            return
-        for seq, kept in self.kept:
-            if seq > resume["received"]:
-                await peer.write(kept)
-
-    async def number(self, peer: Any, kind: bytes, rest: bytes, away: bool = False) -> None:
-        self.seq += 1
-        self.kept.append((self.seq, kind + struct.pack(">I", self.seq) + rest))
-        if not away:
-            await peer.write(self.kept[-1][1])
-
-    async def push(self, value: Any, away: bool = False) -> None:
-        await self.number(self.server.peers[-1], b"M", json.dumps(value).encode(), away)
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
