@@ -20,6 +20,10 @@ from msgspec import Struct
 
 _PR_SET_PDEATHSIG = 1
 
+_LEFT_TO_SUPERVISOR = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# Blocked in a worker from its first instruction until it handles them: an interpreter that starts would die of them.
+HELD_BACK = (*_LEFT_TO_SUPERVISOR, signal.SIGUSR2)
+
 
 class Listener(Struct, frozen=True):
     """One listening socket, bound by the supervisor and accepted from by every acceptor."""
@@ -48,6 +52,7 @@ class Boot(Struct, frozen=True):
     settings: dict[str, Any]  # the whole validated table of shardpool.settings, by name
     supervisor_pid: int
     cpu: int | None = None  # the CPU to bind to (--pin)
+    requests: int | None = None  # socket of a warm start process, on which it is asked for workers (shardpool/birth.py)
 
     @property
     def identity(self) -> str:
@@ -62,6 +67,8 @@ class Boot(Struct, frozen=True):
     @property
     def title(self) -> str:
         """Process title, as in `shardpool: shard 2/8 [arena]`; people count from 1, process lists too."""
+        if self.requests is not None:
+            return f"shardpool: warm start of {self.role}s [{self.app_name}]"
         count = self.shards if self.role == "shard" else self.acceptors
         return f"shardpool: {self.role} {self.index + 1}/{count} [{self.app_name}]"
 
@@ -107,11 +114,12 @@ def become_worker(boot: Boot) -> None:
     # Ctrl-C and systemd's SIGTERM may reach the whole group. Draining is the supervisor's decision and comes as
     # a control message; what does not obey gets SIGKILL, which needs no handler here. Not SIG_IGN: programs that
     # user code starts would inherit that, and could not be terminated.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in _LEFT_TO_SUPERVISOR:
         signal.signal(number, _leave_to_supervisor)
     # The supervisor asks a stalled worker for its stack with SIGUSR2; faulthandler answers from the signal
     # context, so that it works while a handler never returns.
     faulthandler.register(signal.SIGUSR2, all_threads=True)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
     if boot.cpu is not None:
         os.sched_setaffinity(0, {boot.cpu})
 

@@ -1,9 +1,9 @@
 """Messages between supervisor, workers and the command line (ZeroMQ over ipc:// in a 0700 directory, JSON bodies).
 
     worker (DEALER, identity "shard-1")  --Register, Ready, Failed, Drained-->  supervisor (ROUTER, control.sock)
-                                         <--Homes, Drain, Stop--
-    command line (DEALER)                --Status-, Audit-, StopRequest-->       supervisor (ROUTER, admin.sock)
-                                         <--Status-, Audit-, StopReply, Refused--
+                                         <--Homes, CloseDoors, Drain, HandOver, Stop--
+    command line (DEALER)                --Status-, Audit-, Stop-, Drain-, RestartRequest-->  supervisor (ROUTER, admin.sock)
+                                         <--Status-, Audit-, Stop-, RestartReply, Refused--
 
 How a worker answers, so that no accepted message is lost on the way down:
 
@@ -14,6 +14,9 @@ How a worker answers, so that no accepted message is lost on the way down:
 4. `Stop` to the acceptors: write what is queued, close connections with 1001, exit 0.
 
 `Stop` may come at any time, without `Drain`: end quickly. After its deadline comes SIGKILL.
+
+`CloseDoors` comes before all this where the pool is emptied first: its clients leave when they like. `HandOver` is a
+shard's other end: the pool goes on, with a successor in its segment.
 """
 
 from typing import Any
@@ -56,6 +59,16 @@ class Stop(Struct, frozen=True, tag="stop"):
     """Exit now."""
 
 
+class HandOver(Struct, frozen=True, tag="hand_over"):
+    """To a shard: finish the turns that run, then `on_stop`, exit 0; objects and records are left to the successor."""
+
+    timeout: float  # seconds for the turns
+
+
+class CloseDoors(Struct, frozen=True, tag="close_doors"):
+    """To acceptors: accept no more, go on serving those who are there."""
+
+
 class Homes(Struct, frozen=True, tag="homes"):
     """To acceptors: the shards that may become home of a new session (P-6); before the first of these, all may."""
 
@@ -90,6 +103,22 @@ class StopRequest(Struct, frozen=True, tag="stop_request"):
     timeout: float | None = None  # seconds; None: the pool's drain_timeout
 
 
+class DrainRequest(Struct, frozen=True, tag="drain_request"):
+    """Accept no more clients, wait until those who are there have left, then drain and stop."""
+
+    timeout: float | None = None  # seconds to wait for clients; None: the pool's drain_timeout
+
+
+class RestartRequest(Struct, frozen=True, tag="restart_request"):
+    """Replace the shards one after another."""
+
+
+class RestartReply(Struct, frozen=True, tag="restart_reply"):
+    """The restart has begun; `status` tells how it goes."""
+
+    number: int  # of this restart, from 1
+
+
 class StopReply(Struct, frozen=True, tag="stop_reply"):
     """The pool is stopping; its supervisor's exit is the end."""
 
@@ -98,15 +127,17 @@ class StopReply(Struct, frozen=True, tag="stop_reply"):
 
 
 class Refused(Struct, frozen=True, tag="refused"):
-    """A request was not understood."""
+    """A request was not understood, or cannot be granted now."""
 
     reason: str
+    remedy: str = "restart the pool"
+    exit_code: int = 10  # an ExitCode: NO_ANSWER
 
 
 FromWorker = Register | Ready | Failed | Drained
-ToWorker = Homes | Drain | Stop
-Request = StatusRequest | AuditRequest | StopRequest
-Reply = StatusReply | AuditReply | StopReply | Refused
+ToWorker = Homes | CloseDoors | Drain | HandOver | Stop
+Request = StatusRequest | AuditRequest | StopRequest | DrainRequest | RestartRequest
+Reply = StatusReply | AuditReply | StopReply | RestartReply | Refused
 Message = FromWorker | ToWorker | Request | Reply
 
 encode = msgspec.json.Encoder().encode

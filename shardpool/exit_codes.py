@@ -34,7 +34,8 @@ EXPLANATIONS: dict[ExitCode, str] = {
     ExitCode.WORKERS: "no shard or no acceptor could be kept running",
     ExitCode.KILLED: "stopped, but a worker died meanwhile, or did not end in time and was killed",
     ExitCode.NO_ANSWER: "the pool runs but did not answer, or did not stop, in time",
-    ExitCode.REFUSED: "`call`: the object was not found, or refused or failed the message",
+    ExitCode.REFUSED: "`call`: the object was not found, or refused or failed the message; `restart`, `drain`: the "
+    "pool cannot do that now, or the restart ended early",
     ExitCode.UNBALANCED: "`audit`: records are missing or too many, or other books do not balance",
     ExitCode.INTERRUPTED: "interrupted by Ctrl-C before the pool was up",
 }

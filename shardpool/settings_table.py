@@ -129,6 +129,10 @@ TABLE: tuple[Setting, ...] = (
     _count("restart_intensity", 5, 1, 1000, "more deaths than this within restart_period: that worker is given up"),
     _seconds("restart_period", 10.0, 0.1, 86400, "see restart_intensity"),
     _seconds("stall_after", 5.0, 0.1, 86400, "a shard that is in one handler for this long is reported with its stack"),
+    Setting(
+        "warm_start", Kind.SWITCH, True,
+        "restarted workers are forked from a process that has everything imported; off: they are started by exec",
+    ),
     Setting("stall_policy", Kind.CHOICE, "report", "what is done with a stalled shard", choices=("report", "restart")),
     # Memory of a shard
     _count("permits", 4096, 1, 16_777_215, "objects of one shard that may have work at the same time"),

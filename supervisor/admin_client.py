@@ -34,5 +34,5 @@ def ask_supervisor(run_dir: RunDir, pid: int, request: Request, timeout: float) 
             f"the pool's answer is not of this version: {error}", "restart the pool", ExitCode.NO_ANSWER
         ) from None
     if isinstance(reply, Refused):
-        raise Refusal(f"the pool refused: {reply.reason}", "restart the pool", ExitCode.NO_ANSWER)
+        raise Refusal(f"the pool refused: {reply.reason}", reply.remedy, ExitCode(reply.exit_code))
     return reply

@@ -1,11 +1,14 @@
-"""One worker process: started by exec, watched through its pidfd, never through a pid that may be reused."""
+"""One worker process, watched through its pidfd, never through a pid that may be reused.
+
+It is started by exec here, or forked for us from a warm process (nursery.py).
+"""
 
 import os
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from shardpool.boot import Boot, write_boot
+from shardpool.boot import HELD_BACK, Boot, write_boot
 from shardpool.supervisor.death import Death, death_of
 
 # Python ignores these, or the supervisor handles them; a worker starts with the kernel's defaults.
@@ -14,7 +17,7 @@ _DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTER
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A worker process that was started and not yet reaped."""
+    """A worker process that was started and not yet reaped; a child of this process, however it was started."""
 
     pid: int
     pidfd: int
@@ -34,6 +37,10 @@ class Process:
         os.close(self.pidfd)
         return death_of(result)
 
+    def abandon(self) -> None:
+        """How it ends is nobody's business; the supervisor reaps it as it reaps orphans."""
+        os.close(self.pidfd)
+
 
 def spawn(command: Sequence[str], boot: Boot, environ: Mapping[str, str]) -> Process:
     """Start a worker.
@@ -47,6 +54,8 @@ def spawn(command: Sequence[str], boot: Boot, environ: Mapping[str, str]) -> Pro
     boot_fd = write_boot(boot)
     try:
         inherited = {boot_fd, *boot.segments, *boot.doorbells, *(listener.fd for listener in boot.listeners)}
+        if boot.requests is not None:
+            inherited.add(boot.requests)
         # dup2 of a descriptor onto itself clears close-on-exec in the child only; everything else stays closed.
         actions: list[tuple[int, int, int]] = [(os.POSIX_SPAWN_DUP2, fd, fd) for fd in sorted(inherited)]
         pid = os.posix_spawn(
@@ -56,7 +65,7 @@ def spawn(command: Sequence[str], boot: Boot, environ: Mapping[str, str]) -> Pro
             file_actions=[(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0), *actions],
             # Its own group: Ctrl-C reaches the supervisor alone, which drains.
             setpgroup=0,
-            setsigmask=(),
+            setsigmask=HELD_BACK,
             setsigdef=_DEFAULT_SIGNALS,
         )
     finally:

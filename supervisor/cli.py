@@ -13,7 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from shardpool import runtime_dir
 from shardpool.exit_codes import ExitCode
 from shardpool.settings import SettingsError
-from shardpool.supervisor import audit_command, preparation, serve_command, status_command, stop_command
+from shardpool.supervisor import (
+    audit_command,
+    preparation,
+    restart_command,
+    serve_command,
+    status_command,
+    stop_command,
+)
 from shardpool.supervisor.console import Console, Level
 from shardpool.supervisor.refusal import Refusal
 
@@ -61,6 +68,18 @@ _STOP_EXAMPLES = """\
 examples:
   shardpool stop
   shardpool stop --name arena --timeout 5
+"""
+
+_DRAIN_EXAMPLES = """\
+examples:
+  shardpool drain
+  shardpool drain --name arena --timeout 600
+"""
+
+_RESTART_EXAMPLES = """\
+examples:
+  shardpool restart --rolling
+  shardpool restart --rolling --name arena
 """
 
 _FORWARDED = {
@@ -124,6 +143,14 @@ def build_parser() -> tuple[ArgumentParser, Mapping[str, ArgumentParser]]:
     )
     add("audit", "check that a pool's books balance", _AUDIT_EXAMPLES, audit_command.add_arguments, audit_command.audit)
     add("stop", "drain and stop a running pool", _STOP_EXAMPLES, stop_command.add_arguments, stop_command.stop)
+    add(
+        "drain", "let clients leave, then drain and stop a running pool", _DRAIN_EXAMPLES,
+        stop_command.add_arguments, stop_command.drain,
+    )  # fmt: skip
+    add(
+        "restart", "replace the shards one after another, by the present code", _RESTART_EXAMPLES,
+        restart_command.add_arguments, restart_command.restart,
+    )  # fmt: skip
     for name, (_, text) in _FORWARDED.items():
         commands.add_parser(name, help=text, add_help=False)
     return parser, parsers

@@ -1,7 +1,7 @@
 """The supervisor's decisions, without its hands: `decide(state, event, now) -> (state, actions)`.
 
     STARTING --all ready--> SERVING --stop asked--> DRAINING_ACCEPTORS -> DRAINING_SHARDS -> STOPPING_SHARDS
-        |                      |                                                               -> STOPPING_ACCEPTORS
+        |                      |'-drain asked-> EMPTYING --clients have left--^                 -> STOPPING_ACCEPTORS
         '--failed, interrupted-'--nothing left to serve with, second signal--> STOPPING_ALL             |
                                                                                     '-----> ENDED <-----'
 
@@ -14,8 +14,9 @@ Nothing here reads a clock, touches a process or prints; time is monotonic secon
 from dataclasses import replace
 from typing import assert_never
 
-from shardpool.control import Drain, Homes, Stop
+from shardpool.control import CloseDoors, Drain, Homes, Stop
 from shardpool.exit_codes import ExitCode
+from shardpool.supervisor import rolling
 from shardpool.supervisor.child_spec import ChildSpec, Role
 from shardpool.supervisor.death import Death
 from shardpool.supervisor.pool_state import (
@@ -26,11 +27,15 @@ from shardpool.supervisor.pool_state import (
     BecameReady,
     Child,
     Died,
+    DrainAsked,
+    Emptied,
     Event,
     Kill,
     Limits,
     Phase,
+    Refreshed,
     Registered,
+    RestartAsked,
     Say,
     Send,
     Settle,
@@ -48,7 +53,7 @@ from shardpool.supervisor.pool_state import (
 
 _PROGRESS_PERIOD = 1.0
 _HASTY_STOP = 1.0
-_UP = frozenset((Phase.STARTING, Phase.SERVING))
+_UP = frozenset((Phase.STARTING, Phase.SERVING, Phase.EMPTYING))
 
 
 def decide(state: State, event: Event, now: float) -> tuple[State, list[Action]]:
@@ -68,7 +73,7 @@ def decide(state: State, event: Event, now: float) -> tuple[State, list[Action]]
             state = _registered(state, state.child(process), actions)
         case BecameReady(process):
             if state.child(process).status is Status.REGISTERED:
-                state = _ready(state, state.child(process), actions)
+                state = _ready(state, state.child(process), actions, now)
         case WorkerFailed():
             state = _failed(state, event, actions, now)
         case WorkerDrained(process):
@@ -80,11 +85,22 @@ def decide(state: State, event: Event, now: float) -> tuple[State, list[Action]]
         case Settled(process):
             state = _with(state, process, settled=True)
         case StopAsked():
-            state = _stop_asked(state, event, actions, now)
+            state = _stop_asked(rolling.end(state, "the pool stops", actions), event, actions, now)
+        case DrainAsked() if state.phase is Phase.SERVING:
+            state = _drain_asked(rolling.end(state, "the pool is drained", actions), event, actions, now)
+        case Emptied() if state.phase is Phase.EMPTYING:
+            state = _drain(state, state.limits.drain_timeout, actions, now)
+        case RestartAsked(by) if not rolling.refusal(state):
+            state = rolling.begin(state, by, actions)
+        case Refreshed():
+            state = rolling.refreshed(state, event, actions, now)
+        case DrainAsked() | Emptied() | RestartAsked():
+            pass  # asked while something else was decided; whoever asked was refused by name
         case Tick():
             pass
         case _:
             assert_never(event)
+    state = rolling.late(state, actions, now)
     return _advance(state, actions, now), actions
 
 
@@ -100,6 +116,8 @@ def next_wake(state: State, now: float) -> float | None:
     times = [child.due for child in down if state.phase in _UP]
     if state.deadline is not None:
         times.append(state.deadline)
+    if state.restart is not None and state.restart.deadline is not None:
+        times.append(state.restart.deadline)
     if state.phase is not Phase.SERVING:
         times.append(state.progress_due)
     return max(0.0, min(times) - now) if times else None
@@ -119,14 +137,16 @@ def _registered(state: State, child: Child, actions: list[Action]) -> State:
     return _with(state, child.spec.process, status=Status.REGISTERED)
 
 
-def _ready(state: State, child: Child, actions: list[Action]) -> State:
-    if state.phase is Phase.SERVING and child.restarts:
+def _ready(state: State, child: Child, actions: list[Action], now: float) -> State:
+    if state.phase in _UP and child.restarts:
         actions.append(Say(f"{child.spec.label} (pid {child.pid}) serves again"))
     state = _with(state, child.spec.process, status=Status.READY)
     homes = [shard.spec.index for shard in state.of(Role.SHARD) if shard.status is not Status.BROKEN]
     if child.spec.role is Role.ACCEPTOR and len(homes) < len(state.of(Role.SHARD)):
         actions.append(Send(child.spec, Homes(homes)))
-    return state
+    if child.spec.role is Role.ACCEPTOR and state.phase is Phase.EMPTYING:
+        actions.append(Send(child.spec, CloseDoors()))
+    return rolling.returned(state, child.spec.process, actions, now)
 
 
 def _failed(state: State, event: WorkerFailed, actions: list[Action], now: float) -> State:
@@ -134,7 +154,8 @@ def _failed(state: State, event: WorkerFailed, actions: list[Action], now: float
     text = f"{event.reason}: {event.remedy}" if event.remedy else event.reason
     state = _with(state, event.process, failure=text)
     if state.phase is not Phase.STARTING:
-        return state  # it dies of it in a moment, and the restart policy decides
+        # It dies of it in a moment, and the restart policy decides.
+        return rolling.failed(state, event.process, text, actions)
     actions.append(Say(f"cannot start: {child.spec.label}: {text}", error=True))
     try:
         code = ExitCode(event.exit_code)
@@ -145,12 +166,20 @@ def _failed(state: State, event: WorkerFailed, actions: list[Action], now: float
 
 def _died(state: State, child: Child, death: Death, actions: list[Action], now: float) -> State:
     actions.append(Settle(child.spec.process))
+    if rolling.leaves_as_told(state, child.spec.process):
+        if not death.clean:
+            actions.append(Say(f"{child.spec.label} (pid {child.pid}) {death.text} while it handed over", error=True))
+        state = _with(
+            state, child.spec.process, status=Status.DOWN, pid=0, due=now, restarts=child.restarts + 1, failure=""
+        )
+        return rolling.left(state, now)
     if state.phase in _UP:
+        state = rolling.failed(state, child.spec.process, f"it {death.text}", actions)
         cause = f" after it reported: {child.failure}" if child.failure else ""
         actions.append(Say(f"{child.spec.label} (pid {child.pid}) {death.text}{cause}", error=True))
         return _lost(state, child, actions, now)
     state = _with(state, child.spec.process, status=Status.GONE, pid=0)
-    if death.clean or state.phase is Phase.STOPPING_ALL:
+    if death.clean or child.status is Status.DISMISSED or state.phase is Phase.STOPPING_ALL:
         return state
     actions.append(Say(f"{child.spec.label} (pid {child.pid}) {death.text} while the pool stops", error=True))
     return replace(state, exit_code=state.exit_code or ExitCode.KILLED)
@@ -158,7 +187,8 @@ def _died(state: State, child: Child, death: Death, actions: list[Action], now: 
 
 def _lost(state: State, child: Child, actions: list[Action], now: float) -> State:
     """A place is without process: when to fill it again, or never."""
-    if state.phase not in _UP:
+    # While the pool is emptied nobody can connect to another acceptor.
+    if state.phase not in _UP or (state.phase is Phase.EMPTYING and child.spec.role is Role.ACCEPTOR):
         return _with(state, child.spec.process, status=Status.GONE, pid=0)
     policy = state.limits.restarts
     deaths, delay = policy.after_death(child.deaths, now)
@@ -188,23 +218,43 @@ def _stop_asked(state: State, event: StopAsked, actions: list[Action], now: floa
     if state.phase is Phase.STARTING:
         actions.append(Say(f"{event.by}: stopping before the pool was up"))
         return _stop_all(replace(state, exit_code=state.exit_code or ExitCode.INTERRUPTED), actions, now)
-    if state.phase is Phase.SERVING:
+    if state.phase in _UP:
         timeout = state.limits.drain_timeout if event.timeout is None else event.timeout
         actions.append(Say(f"{event.by}: draining for up to {timeout:g} s (again: stop at once)"))
-        actions.append(Announce(Phase.DRAINING_ACCEPTORS))
-        for child in state.children:
-            if child.status is Status.DOWN:
-                state = _with(state, child.spec.process, status=Status.GONE)
-        actions += [Send(child.spec, Drain(timeout)) for child in _reachable(state.of(Role.ACCEPTOR))]
-        return replace(
-            state, phase=Phase.DRAINING_ACCEPTORS, deadline=now + timeout, hard_deadline=now + timeout,
-            progress_due=now + _PROGRESS_PERIOD,
-        )  # fmt: skip
+        return _drain(state, timeout, actions, now)
     if state.phase is Phase.STOPPING_ALL:
         actions += [Kill(child.spec.process) for child in _live(state.children)]
         return state
     actions.append(Say(f"{event.by}: stopping at once"))
     return _stop_all(state, actions, now)
+
+
+def _drain_asked(state: State, event: DrainAsked, actions: list[Action], now: float) -> State:
+    timeout = state.limits.drain_timeout if event.timeout is None else event.timeout
+    actions.append(Say(f"{event.by}: no new clients; those who are there have up to {timeout:g} s to leave"))
+    actions.append(Announce(Phase.EMPTYING))
+    actions += [Send(child.spec, CloseDoors()) for child in _reachable(state.of(Role.ACCEPTOR))]
+    return replace(state, phase=Phase.EMPTYING, deadline=now + timeout, progress_due=now + _PROGRESS_PERIOD)
+
+
+def _drain(state: State, timeout: float, actions: list[Action], now: float) -> State:
+    """Acceptors first; who is not up yet does not come up any more."""
+    if state.phase is not Phase.EMPTYING:
+        actions.append(Announce(Phase.DRAINING_ACCEPTORS))
+    for child in state.children:
+        if child.status is Status.DOWN:
+            state = _with(state, child.spec.process, status=Status.GONE)
+    actions += [Send(child.spec, Drain(timeout)) for child in _reachable(state.of(Role.ACCEPTOR))]
+    return replace(
+        state, phase=Phase.DRAINING_ACCEPTORS, deadline=now + timeout, hard_deadline=now + timeout,
+        progress_due=now + _PROGRESS_PERIOD,
+    )  # fmt: skip
+
+
+def _dismiss(state: State, child: Child, actions: list[Action]) -> State:
+    """It holds nothing yet, and no message would reach it."""
+    actions.append(Kill(child.spec.process))
+    return _with(state, child.spec.process, status=Status.DISMISSED)
 
 
 def _stop_all(state: State, actions: list[Action], now: float) -> State:
@@ -217,7 +267,7 @@ def _stop_all(state: State, actions: list[Action], now: float) -> State:
         if child.status is Status.DOWN:
             state = _with(state, child.spec.process, status=Status.GONE)
         elif child.status is Status.STARTING:
-            actions.append(Kill(child.spec.process))  # it holds nothing yet, and no message would reach it
+            state = _dismiss(state, child, actions)
         elif child.status in REACHABLE:
             actions.append(Send(child.spec, Stop()))
     hasty = min(_HASTY_STOP, state.limits.stop_timeout)
@@ -232,6 +282,12 @@ def _advance(state: State, actions: list[Action], now: float) -> State:
         match state.phase:
             case Phase.STARTING | Phase.SERVING:
                 state = _advance_up(state, actions, now)
+            case Phase.EMPTYING:
+                state = (
+                    _drain(state, state.limits.drain_timeout, actions, now)
+                    if late
+                    else _advance_up(state, actions, now)
+                )
             case Phase.DRAINING_ACCEPTORS:
                 if late or not _busy(state.of(Role.ACCEPTOR)):
                     left = max(0.0, (state.hard_deadline or now) - now)
@@ -278,7 +334,7 @@ def _advance_up(state: State, actions: list[Action], now: float) -> State:
 def _stop_role(state: State, phase: Phase, role: Role, actions: list[Action], now: float) -> State:
     for child in _live(state.of(role)):
         if child.status is Status.STARTING:
-            actions.append(Kill(child.spec.process))
+            state = _dismiss(state, child, actions)
         else:
             actions.append(Send(child.spec, Stop()))
     return replace(state, phase=phase, deadline=now + state.limits.stop_timeout)
@@ -299,6 +355,8 @@ def _progress(state: State, actions: list[Action], now: float) -> State:
         case Phase.STARTING:
             waiting = [child for child in state.children if child.status not in (Status.READY, Status.BROKEN)]
             text = f"starting: waiting for {_names(waiting)}"
+        case Phase.EMPTYING:
+            text = f"waiting for clients to leave, {max(0.0, (state.deadline or now) - now):.0f} s left"
         case Phase.DRAINING_ACCEPTORS | Phase.DRAINING_SHARDS:
             role = Role.ACCEPTOR if state.phase is Phase.DRAINING_ACCEPTORS else Role.SHARD
             left = max(0.0, (state.hard_deadline or now) - now)

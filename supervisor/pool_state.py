@@ -15,6 +15,7 @@ class Phase(Enum):
 
     STARTING = auto()
     SERVING = auto()
+    EMPTYING = auto()  # no new clients; those who are there leave when they like
     DRAINING_ACCEPTORS = auto()
     DRAINING_SHARDS = auto()
     STOPPING_SHARDS = auto()
@@ -32,10 +33,11 @@ class Status(Enum):
     READY = auto()
     DRAINED = auto()
     BROKEN = auto()  # breaker open: no process, none will be started
+    DISMISSED = auto()  # killed because it held nothing yet when the pool stopped
     GONE = auto()  # ended while the pool stops
 
 
-LIVE = frozenset((Status.STARTING, Status.REGISTERED, Status.READY, Status.DRAINED))
+LIVE = frozenset((Status.STARTING, Status.REGISTERED, Status.READY, Status.DRAINED, Status.DISMISSED))
 REACHABLE = frozenset((Status.REGISTERED, Status.READY, Status.DRAINED))
 
 
@@ -63,6 +65,27 @@ class Limits:
     restarts: RestartPolicy = field(default_factory=RestartPolicy)
 
 
+class Step(Enum):
+    """What a rolling restart is doing."""
+
+    REFRESHING = auto()  # the present code is being imported
+    HANDING_OVER = auto()
+    RETURNING = auto()
+    ENDED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """A rolling restart, under way or the last one (rolling.py)."""
+
+    number: int  # from 1
+    of: int  # shards in all
+    left: tuple[int, ...]  # process indices; the first is at work
+    step: Step = Step.REFRESHING
+    deadline: float | None = None
+    problem: str = ""  # why it ended early
+
+
 @dataclass(frozen=True, slots=True)
 class State:
     """Everything that decisions depend on."""
@@ -74,6 +97,7 @@ class State:
     hard_deadline: float | None = None  # of all draining together
     progress_due: float = 0.0
     exit_code: ExitCode = ExitCode.OK
+    restart: Restart | None = None
 
     def child(self, process: int) -> Child:
         """The place with this process index."""
@@ -142,12 +166,39 @@ class StopAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class DrainAsked:
+    """No new clients; stop when the present ones have left, or at the end of the timeout."""
+
+    by: str
+    timeout: float | None = None  # None: drain_timeout
+
+
+@dataclass(frozen=True, slots=True)
+class Emptied:
+    """No client is connected any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestartAsked:
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refreshed:
+    """New shards run the present code from now on, or cannot."""
+
+    reason: str = ""  # why not
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed."""
 
 
 Event = (
-    Spawned | SpawnFailed | Registered | BecameReady | WorkerFailed | WorkerDrained | Died | Settled | StopAsked | Tick
+    Spawned | SpawnFailed | Registered | BecameReady | WorkerFailed | WorkerDrained | Died | Settled | StopAsked
+    | DrainAsked | Emptied | RestartAsked | Refreshed | Tick
 )  # fmt: skip
 
 # Actions
@@ -177,6 +228,11 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True)
+class Refresh:
+    """Import the present code where shards are started from, and tell Refreshed."""
+
+
+@dataclass(frozen=True, slots=True)
 class Say:
     line: str
     error: bool = False
@@ -189,4 +245,4 @@ class Announce:
     phase: Phase
 
 
-Action = Start | Settle | Send | Kill | Say | Announce
+Action = Start | Settle | Send | Kill | Refresh | Say | Announce

@@ -14,9 +14,10 @@ from shardpool.supervisor.console import Console, Level
 from shardpool.supervisor.listeners import open_local
 from shardpool.supervisor.memory import Memory
 from shardpool.supervisor.notify import Notify
+from shardpool.supervisor.plan import Plan
 from shardpool.supervisor.preparation import Prepared, prepare, read_settings
 from shardpool.supervisor.privileges import raise_descriptor_limit
-from shardpool.supervisor.supervisor import Plan, Supervisor
+from shardpool.supervisor.supervisor import Supervisor
 
 # Descriptors of a worker besides its connections: memory, doorbells, listeners, event loop, files of user code.
 _OTHER_DESCRIPTORS = 256
@@ -81,6 +82,7 @@ def _run(prepared: Prepared, run_dir: runtime_dir.RunDir, console: Console, envi
         # systemd counts messages of the main process only; workers have nothing to say there.
         environ={name: value for name, value in environ.items() if name != "NOTIFY_SOCKET"},
         command=_worker_command,
+        warm_command=[sys.executable, "-m", "shardpool.workers.warm"] if values["warm_start"] else None,
         close_listeners=close_listeners,
         stop_on_hangup=sys.stdin is not None and sys.stdin.isatty(),
     )

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import psutil
 from msgspec import Struct
 
+from shardpool.supervisor import rolling
 from shardpool.supervisor.child_spec import Role
 from shardpool.supervisor.memory import Memory
-from shardpool.supervisor.pool_state import Child
+from shardpool.supervisor.pool_state import Child, Restart, Step
 
 _NS = 1_000_000_000
 
@@ -37,6 +38,15 @@ class ProcessStatus(Struct, frozen=True):
     running: Running | None = None
 
 
+class RestartStatus(Struct, frozen=True):
+    """A rolling restart, under way or the last one."""
+
+    number: int  # from 1
+    running: bool
+    progress: str
+    problem: str
+
+
 class PoolStatus(Struct, frozen=True):
     """What `shardpool status --json` prints."""
 
@@ -48,6 +58,9 @@ class PoolStatus(Struct, frozen=True):
     run_dir: str
     listeners: list[dict[str, str]]
     processes: list[ProcessStatus]
+    warm: list[int] = []  # pids of the warm start processes
+    warm_ready: int = 0  # how many of them can be forked
+    restart: RestartStatus | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +71,13 @@ class Sample:
     pid: int
     cpu: float  # seconds
     messages: int
+
+
+def restart_status(restart: Restart | None) -> RestartStatus | None:
+    """For the status."""
+    if restart is None:
+        return None
+    return RestartStatus(restart.number, restart.step is not Step.ENDED, rolling.progress(restart), restart.problem)
 
 
 def take_sample(pid: int, counters: Mapping[str, int], now: float) -> tuple[Sample, int]:

@@ -13,14 +13,19 @@ import os
 import signal
 import time
 from collections import deque
+<<<<<<< HEAD
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+=======
+from collections.abc import Sequence
+>>>>>>> 5f65d99 (Restarted workers are forked from a warm process; shards are replaced one after another; a pool is emptied)
 from typing import Any, assert_never
 
 import msgspec
 import zmq
 
+<<<<<<< HEAD
 from shardpool.boot import Boot, Listener
 from shardpool.control import (
     AuditReply,
@@ -29,32 +34,57 @@ from shardpool.control import (
     Failed,
     Ready,
     Register,
+=======
+from shardpool.control import (
+    Drained,
+    DrainRequest,
+    Failed,
+    Ready,
+    Refused,
+    Register,
+    RestartReply,
+    RestartRequest,
+>>>>>>> 5f65d99 (Restarted workers are forked from a warm process; shards are replaced one after another; a pool is emptied)
     StatusReply,
     StatusRequest,
     StopReply,
     StopRequest,
 )
 from shardpool.exit_codes import ExitCode
+<<<<<<< HEAD
 from shardpool.runtime_dir import RunDir
 from shardpool.supervisor import audit, decisions
 from shardpool.supervisor.app_facts import AppFacts
 from shardpool.supervisor.audit import ShardBooks
 from shardpool.supervisor.child import Process, spawn
+=======
+from shardpool.supervisor import decisions, rolling
+from shardpool.supervisor.child import Process
+>>>>>>> 5f65d99 (Restarted workers are forked from a warm process; shards are replaced one after another; a pool is emptied)
 from shardpool.supervisor.child_spec import ChildSpec, Role, child_specs
 from shardpool.supervisor.console import Console, Level
 from shardpool.supervisor.control_sockets import ControlSockets
+from shardpool.supervisor.death import Death
 from shardpool.supervisor.memory import Memory
 from shardpool.supervisor.notify import Notify
+from shardpool.supervisor.nursery import Born, Renewed
+from shardpool.supervisor.plan import Plan
 from shardpool.supervisor.pool_state import (
+    REACHABLE,
     Action,
     Announce,
     BecameReady,
     Died,
+    DrainAsked,
+    Emptied,
     Event,
     Kill,
     Limits,
     Phase,
+    Refresh,
+    Refreshed,
     Registered,
+    RestartAsked,
     Say,
     Send,
     Settle,
@@ -72,30 +102,14 @@ from shardpool.supervisor.recovery import Recovery
 from shardpool.supervisor.restart_policy import RestartPolicy
 from shardpool.supervisor.signals import Signals
 from shardpool.supervisor.stall import Progress, observe
-from shardpool.supervisor.status import PoolStatus, Sample, describe
+from shardpool.supervisor.starter import NotStarted, Outcome, Starter
+from shardpool.supervisor.status import PoolStatus, Sample, describe, restart_status
+from shardpool.supervisor.welcome import welcome
 
 _WATCH_PERIOD = 1.0
+_EMPTYING_PERIOD = 0.1
 _LAST_WORDS_MS = 100
 _SAMPLE_AGE = 0.5
-
-Command = Callable[[Role], Sequence[str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Everything a pool is made of, decided before its first process starts."""
-
-    app: str  # "module:attribute"
-    facts: AppFacts
-    name: str
-    settings: Mapping[str, Any]  # the validated table, complete
-    run_dir: RunDir
-    listeners: Sequence[Listener]
-    cpus: Sequence[int]  # that shards are bound to, in turn; empty: unbound
-    environ: Mapping[str, str]  # of the workers
-    command: Command  # program of a worker
-    close_listeners: Callable[[], None]
-    stop_on_hangup: bool  # started from a terminal, whose end is a request to stop
 
 
 class Supervisor:
@@ -130,6 +144,7 @@ class Supervisor:
         """
         self._signals = Signals()
         self._sockets = ControlSockets(self._plan.run_dir)
+        self._starter = Starter(self._plan, self._memory, self._sockets.poller, self._console)
         try:
             self._sockets.poller.register(self._signals.fd, zmq.POLLIN)
             self._take(Tick())
@@ -139,6 +154,7 @@ class Supervisor:
                 self._read_requests()
                 self._read_signals()
                 self._reap()
+                self._look_after_births()
                 self._settle()
                 self._watch()
                 self._take(Tick())
@@ -147,12 +163,18 @@ class Supervisor:
             # Reached with processes only by a bug here; they would die with us anyway, but this is at once.
             for process in self._processes.values():
                 process.kill(signal.SIGKILL)
+            self._starter.close()
             self._sockets.close()
             self._signals.close()
 
     def _timeout_ms(self) -> int:
         now = time.monotonic()
-        waits = (self._watch_due - now, decisions.next_wake(self._state, now), self._recovery.wait(now))
+        waits = (
+            self._watch_due - now,
+            decisions.next_wake(self._state, now),
+            self._recovery.wait(now),
+            self._starter.wait(now),
+        )
         # Rounded up: waking a fraction of a millisecond early would spin until the time has come.
         return int(max(0.0, min(wait for wait in waits if wait is not None)) * 1000) + 1
 
@@ -194,8 +216,27 @@ class Supervisor:
                     shown = self._plan.settings["drain_timeout"] if timeout is None else timeout
                     self._sockets.reply(address, StopReply(os.getpid(), shown))
                     self._take(StopAsked("shardpool stop", timeout))
+                case DrainRequest(timeout):
+                    if self._state.phase is not Phase.SERVING:
+                        self._refuse(address, f"the pool is {self._state.phase.name.lower().partition('_')[0]} already")
+                        continue
+                    shown = self._plan.settings["drain_timeout"] if timeout is None else timeout
+                    self._sockets.reply(address, StopReply(os.getpid(), shown))
+                    self._take(DrainAsked("shardpool drain", timeout))
+                case RestartRequest():
+                    refusal = rolling.refusal(self._state)
+                    if refusal:
+                        self._refuse(address, refusal)
+                        continue
+                    self._take(RestartAsked("shardpool restart"))
+                    assert self._state.restart is not None
+                    self._sockets.reply(address, RestartReply(self._state.restart.number))
                 case _:
                     assert_never(request)
+
+    def _refuse(self, address: bytes, reason: str) -> None:
+        remedy = "wait until that is over; shardpool status shows it"
+        self._sockets.reply(address, Refused(reason, remedy, int(ExitCode.REFUSED)))
 
     def _read_signals(self) -> None:
         for number in self._signals.read():
@@ -227,12 +268,18 @@ class Supervisor:
         self._reap_orphans()
 
     def _reap_orphans(self) -> None:
-        ours = {process.pid for process in self._processes.values()}
+        if self._starter.expecting:
+            return  # one of them may be ours, and not known yet; births are over within a second
+        ours = {process.pid for process in self._processes.values()} | self._starter.pids
         with contextlib.suppress(ChildProcessError):
             while (result := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
                 if result.si_pid in ours:
                     return  # died since _reap looked; it comes first next time
                 os.waitid(os.P_PID, result.si_pid, os.WEXITED | os.WNOHANG)
+
+    def _look_after_births(self) -> None:
+        for event in self._started_by(self._starter.look()):
+            self._take(event)
 
     def _settle(self) -> None:
         """Remove what dead processes left in shared memory; their successors wait for it."""
@@ -250,7 +297,11 @@ class Supervisor:
         now = time.monotonic()
         if now < self._watch_due:
             return
-        self._watch_due = now + _WATCH_PERIOD
+        emptying = self._state.phase is Phase.EMPTYING
+        self._watch_due = now + (_EMPTYING_PERIOD if emptying else _WATCH_PERIOD)
+        acceptors = [child.spec.process for child in self._state.of(Role.ACCEPTOR) if child.status in REACHABLE]
+        if emptying and not any(self._memory.counters(index)["connections"] for index in acceptors):
+            self._take(Emptied())
         for child in self._state.of(Role.SHARD):
             index = child.spec.process
             process = self._processes.get(index)
@@ -275,7 +326,7 @@ class Supervisor:
     def _perform(self, action: Action) -> Sequence[Event]:
         match action:
             case Start(spec):
-                return [self._start(spec)]
+                return self._start(spec)
             case Settle(process):
                 self._recovery.begin(process, time.monotonic())
             case Send(spec, message):
@@ -283,6 +334,11 @@ class Supervisor:
             case Kill(process):
                 if process in self._processes:
                     self._processes[process].kill(signal.SIGKILL)
+                elif self._starter.cancel(process):
+                    return [Died(process, Death(signal=signal.SIGKILL))]
+            case Refresh():
+                if not self._starter.renew():
+                    return [Refreshed()]
             case Say(line, error):
                 self._console.log(Level.ERROR if error else Level.INFO, line)
             case Announce(phase):
@@ -291,46 +347,40 @@ class Supervisor:
                 assert_never(action)
         return []
 
-    def _start(self, spec: ChildSpec) -> Event:
-        plan = self._plan
-        pinned = spec.role is Role.SHARD and plan.cpus
-        boot = Boot(
-            role=spec.role.value,
-            index=spec.index,
-            process=spec.process,
-            acceptors=plan.settings["acceptors"],
-            shards=plan.settings["workers"],
-            segments=self._memory.segments,
-            doorbells=self._memory.doorbells,
-            listeners=list(plan.listeners) if spec.role is Role.ACCEPTOR else [],
-            control=plan.run_dir.control,
-            app=plan.app,
-            app_name=plan.name,
-            codec=plan.facts.codec,
-            envelope=plan.facts.envelope,
-            settings=dict(plan.settings),
-            supervisor_pid=os.getpid(),
-            cpu=plan.cpus[spec.index % len(plan.cpus)] if pinned else None,
-        )
-        try:
-            process = spawn(plan.command(spec.role), boot, plan.environ)
-        except OSError as error:
-            return SpawnFailed(spec.process, error.strerror or str(error))
-        self._processes[spec.process] = process
-        self._sockets.poller.register(process.pidfd, zmq.POLLIN)
-        return Spawned(spec.process, process.pid)
+    def _start(self, spec: ChildSpec) -> Sequence[Event]:
+        return self._started_by(self._starter.start(spec))
+
+    def _started_by(self, outcomes: Sequence[Outcome]) -> Sequence[Event]:
+        events: list[Event] = []
+        for outcome in outcomes:
+            match outcome:
+                case Born(index, process):
+                    self._processes[index] = process
+                    self._sockets.poller.register(process.pidfd, zmq.POLLIN)
+                    events.append(Spawned(index, process.pid))
+                case NotStarted(index, reason):
+                    events.append(SpawnFailed(index, reason))
+                case Renewed(warmed):
+                    events.append(Refreshed(warmed.reason, warmed.remedy))
+                case _:
+                    assert_never(outcome)
+        return events
 
     def _announce(self, phase: Phase) -> None:
         match phase:
             case Phase.SERVING:
-                for line in _welcome(self._plan):
+                for line in welcome(self._plan):
                     self._console.answer(line)
                 self._notify.ready(f"{self._plan.name}: {len(self._state.of(Role.SHARD))} shards")
+                # Only now: importing once more must not slow the first start down.
+                self._starter.warm_up()
             case Phase.ENDED:
                 self._console.log(Level.INFO, "stopped")
             case _:
                 # Acceptors stop accepting now; with ours open too, clients would wait in the backlog for nobody.
+                # The same holds for those of a warm process.
                 self._plan.close_listeners()
+                self._starter.close()
                 self._notify.stopping()
 
     def _audit(self, pause: bool) -> list[ShardBooks]:
@@ -364,6 +414,9 @@ class Supervisor:
             run_dir=str(self._plan.run_dir.path),
             listeners=[{"transport": each.transport, "address": each.address} for each in self._plan.listeners],
             processes=rows,
+            warm=sorted(self._starter.pids),
+            warm_ready=self._starter.ready,
+            restart=restart_status(self._state.restart),
         )
 
 
@@ -377,20 +430,3 @@ def _event_of(spec: ChildSpec, message: Ready | Failed | Drained) -> Event:
             return WorkerDrained(spec.process)
         case _:
             assert_never(message)
-
-
-def _welcome(plan: Plan) -> Sequence[str]:
-    """One line per listening address, and what to do next."""
-    shards, acceptors = plan.settings["workers"], plan.settings["acceptors"]
-    counts = f"{shards} shard{'s'[: shards != 1]}, {acceptors} acceptor{'s'[: acceptors != 1]}"
-    lines = [f"{plan.name}: serving {plan.app} with {counts} (pid {os.getpid()})"]
-    public = [listener for listener in plan.listeners if listener.transport != "local"]
-    for listener in public:
-        lines.append(f"  listening on {listener.address}")
-    if not public:
-        lines.append("  listening for programs of this host only: add --bind tcp://127.0.0.1:7000 for clients")
-    else:
-        lines.append(f'  connect: shardpool.client.connect("{public[0].address}"), or see docs/protocol.md')
-    where = f"--run-dir {plan.run_dir.path}" if plan.settings["run_dir"] else f"--name {plan.name}"
-    lines.append(f"  look: shardpool status {where}    stop: Ctrl-C, or shardpool stop {where}")
-    return lines

@@ -19,7 +19,7 @@ import msgspec
 
 from shardpool._core import Acceptor, Node
 from shardpool.boot import Boot, become_worker, read_boot
-from shardpool.control import Drain, Drained, Failed, Homes, Ready, Register, Stop
+from shardpool.control import CloseDoors, Drain, Drained, Failed, Homes, Ready, Register, Stop
 from shardpool.errors import Condition, ErrorBody
 from shardpool.exit_codes import ExitCode
 from shardpool.workers import logs
@@ -61,6 +61,7 @@ class AcceptorProcess:
         settings = AcceptorSettings.of(boot.settings)
         self._link = link
         self._phase = Phase.SERVING
+        self._doors_open = True
         self._deadline = 0.0
         self._mint = Mint(boot.shards, boot.index)
         transports = [Transport[listener.transport.upper()] for listener in boot.listeners]
@@ -90,7 +91,7 @@ class AcceptorProcess:
             self._engine.listen(listener.fd, transport)
 
     def _ready(self) -> bool:
-        return self._phase is Phase.SERVING and bool(self._mint.homes)
+        return self._phase is Phase.SERVING and self._doors_open and bool(self._mint.homes)
 
     def run(self) -> None:
         """Serve until the supervisor says stop."""
@@ -129,6 +130,9 @@ class AcceptorProcess:
             match message:
                 case Homes(shards):
                     self._mint.set_homes(shards)
+                case CloseDoors():
+                    self._engine.stop_accepting()
+                    self._doors_open = False
                 case Drain():
                     self._drain()
                 case Stop():
@@ -167,9 +171,8 @@ def report(kind: int, client: int, a: int, b: int) -> None:
             log.warning("a record of kind %d, which nothing here reads", client)
 
 
-def main() -> None:
-    """Entry point of the process."""
-    boot = read_boot(sys.argv)
+def run(boot: Boot) -> int:
+    """Become an acceptor. Returns: the exit code."""
     become_worker(boot)
     logs.set_up(boot.log_name, str(boot.settings["log_level"]))
     link = ControlLink(boot.control, boot.identity)
@@ -179,11 +182,12 @@ def main() -> None:
     except TlsFileError as error:
         link.send(Failed(error.reason, error.remedy, int(ExitCode.CONFIG)))
         link.close()
-        raise SystemExit(int(ExitCode.CONFIG)) from None
+        return int(ExitCode.CONFIG)
     link.send(Ready())
     process.run()
     link.close()
+    return int(ExitCode.OK)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run(read_boot(sys.argv)))

@@ -56,6 +56,9 @@ def set_up(who: str, level: str) -> None:
     handler.setFormatter(logging.Formatter(f"%(asctime)s {who} %(levelname)s %(name)s: %(message)s"))
     handler.addFilter(Sluice())
     root = logging.getLogger()
+    # A forked worker has the handler of the warm process.
+    for before in [each for each in root.handlers if any(isinstance(part, Sluice) for part in each.filters)]:
+        root.removeHandler(before)
     root.addHandler(handler)
     root.setLevel(level.upper())
     logging.captureWarnings(True)

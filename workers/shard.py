@@ -23,7 +23,7 @@ from shardpool import _core
 from shardpool._core import Node, Shard, Table
 from shardpool.app import Blueprint
 from shardpool.boot import Boot, become_worker, read_boot
-from shardpool.control import Drain, Drained, Failed, FromWorker, Ready, Register, Stop, ToWorker
+from shardpool.control import Drain, Drained, Failed, FromWorker, HandOver, Ready, Register, Stop, ToWorker
 from shardpool.directory import Directory
 from shardpool.errors import Condition
 from shardpool.exit_codes import ExitCode
@@ -53,14 +53,16 @@ class ShardProcess:
         self._idle = False
         self._drain_asked = False
         self._stopping: asyncio.Task[None] | None = None
+        self._handing_over = False
+        self._left = False  # no turn begins any more
         self._runtime: ShardRuntime | None = None
 
-    async def live(self) -> int:
-        """Start, serve, end. Returns: the exit code."""
+    async def live(self, blueprint: Blueprint | None = None) -> int:
+        """Start, serve, end. Args: blueprint: the app, where it is loaded already. Returns: the exit code."""
         self._say(Register("shard", self._boot.index, os.getpid()))
         try:
             try:
-                blueprint = load_app(self._boot.app)
+                blueprint = blueprint or load_app(self._boot.app)
             except AppNotLoaded as error:
                 return self._failed(error.error, error.remedy)
             self._build(blueprint)
@@ -115,6 +117,8 @@ class ShardProcess:
 
     def _pump(self) -> None:
         self._pump_planned = False
+        if self._left:
+            return
         try:
             self._idle = False
             # Not parked with work left: the loop gets its look first (M-14), then it goes on.
@@ -151,8 +155,12 @@ class ShardProcess:
                 if self._runtime is not None:
                     self._runtime.context.draining = True
                     self._loop.create_task(self._watch_drain())
-            case Stop():
+            case HandOver(timeout):
                 if self._stopping is None:
+                    self._stopping = self._loop.create_task(self._hand_over(timeout))
+            case Stop():
+                if self._stopping is None or self._handing_over:
+                    self._handing_over = False
                     self._stopping = self._loop.create_task(self._stop())
 
     async def _watch_drain(self) -> None:
@@ -161,11 +169,32 @@ class ShardProcess:
             self._plan_pump()
             await asyncio.sleep(POLL_SECONDS)
 
+    async def _hand_over(self, timeout: float) -> None:
+        """Leave between two turns; what waits is the successor's.
+
+        Suspended turns get their time. Until they are done, others run too: they may be what those wait for.
+        """
+        self._handing_over = True
+        deadline = self._loop.time() + timeout
+        while self._runtime is not None and self._busy() and self._loop.time() < deadline:
+            self._plan_pump()
+            await asyncio.sleep(POLL_SECONDS)
+        if not self._handing_over:
+            return  # the pool stops meanwhile
+        self._left = True
+        if self._runtime is not None:
+            try:
+                async with asyncio.timeout(self._end_limit):
+                    await self._run_stop_hooks(self._runtime)
+            except TimeoutError:
+                log.warning("on_stop took more than %.1f s; leaving anyway", self._end_limit)
+        self._end(int(ExitCode.OK))
+
     async def _stop(self) -> None:
         if self._runtime is None:
             self._end(int(ExitCode.OK))
             return
-        limit = float(self._boot.settings.get("stop_timeout", 5.0)) * STOP_SHARE
+        limit = self._end_limit
         try:
             async with asyncio.timeout(limit):
                 await self._end_well(self._runtime)
@@ -185,6 +214,13 @@ class ShardProcess:
             self._plan_pump()
             await asyncio.sleep(POLL_SECONDS)
         await runtime.lives.close_all("shutdown")
+        await self._run_stop_hooks(runtime)
+
+    @property
+    def _end_limit(self) -> float:
+        return float(self._boot.settings.get("stop_timeout", 5.0)) * STOP_SHARE
+
+    async def _run_stop_hooks(self, runtime: ShardRuntime) -> None:
         for hook in runtime.context.blueprint.app.stop_hooks:
             try:
                 await run_hooks([hook], self._boot.index)
@@ -214,13 +250,17 @@ async def run_hooks(hooks: list[Callable[..., Any]], shard: int) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Become the shard that the boot record names. Returns: the exit code."""
-    boot = read_boot(argv)
+    """Become the shard that the command line's boot record names. Returns: the exit code."""
+    return run(read_boot(argv))
+
+
+def run(boot: Boot, blueprint: Blueprint | None = None) -> int:
+    """Become a shard. Args: blueprint: the app, where it is loaded already. Returns: the exit code."""
     become_worker(boot)
     logs.set_up(boot.log_name, str(boot.settings.get("log_level", "info")))
 
     async def live() -> int:
-        return await ShardProcess(boot, asyncio.get_running_loop()).live()
+        return await ShardProcess(boot, asyncio.get_running_loop()).live(blueprint)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(live())

@@ -15,7 +15,8 @@ from shardpool.supervisor.console import Console
 from shardpool.supervisor.listeners import open_listeners, open_local, parse_address
 from shardpool.supervisor.memory import Memory
 from shardpool.supervisor.notify import Notify
-from shardpool.supervisor.supervisor import Plan, Supervisor
+from shardpool.supervisor.plan import Plan
+from shardpool.supervisor.supervisor import Supervisor
 
 WORKER = str(Path(__file__).with_name("supervisor_fake_worker.py"))
 
@@ -45,6 +46,7 @@ def main(name: str, flags: str) -> int:
         cpus=sorted(os.sched_getaffinity(0)) if settings["pin"] else [],
         environ=dict(os.environ),
         command=lambda role: [sys.executable, WORKER],
+        warm_command=None,
         close_listeners=lambda: [sock.close() for sock, _ in sockets] and None,
         stop_on_hangup=False,
     )
