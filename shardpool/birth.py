@@ -8,6 +8,8 @@
 Both are SOCK_SEQPACKET: a message is whole or not there, and the end of either side is seen by the other. The worker
 does nothing before `go`: whatever happens to the warm process or to a message, a place in the pool never gets two
 processes. A supervisor that has lost its patience closes its end, and the worker that may still come leaves.
+
+The supervisor's ends do not block. (`socket.send_fds` and `recv_fds` take flags and ignore them, up to Python 3.13.)
 """
 
 import os
@@ -30,6 +32,13 @@ class Warmed(Struct, frozen=True):
 _warmed = msgspec.json.Decoder(Warmed)
 
 
+def socket_pair() -> tuple[socket.socket, socket.socket]:
+    """The supervisor's end and the other one, which the caller passes on and closes."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setblocking(False)
+    return ours, theirs
+
+
 def send_warmed(requests: socket.socket, warmed: Warmed) -> None:
     """Tell the supervisor how the import ended."""
     requests.send(msgspec.json.encode(warmed))
@@ -38,7 +47,7 @@ def send_warmed(requests: socket.socket, warmed: Warmed) -> None:
 def receive_warmed(requests: socket.socket) -> Warmed | None:
     """What the warm process tells, None when nothing has come. Raises: OSError, EOFError: it is gone."""
     try:
-        body = requests.recv(_SIZE_MAX, socket.MSG_DONTWAIT)
+        body = requests.recv(_SIZE_MAX)
     except BlockingIOError:
         return None
     if not body:
@@ -68,11 +77,12 @@ def receive_birth(birth: socket.socket) -> tuple[int, int] | None:
     Raises: OSError, EOFError: there will be no worker.
     """
     try:
-        body, descriptors, _, _ = socket.recv_fds(birth, 32, 1, socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC)
+        body, descriptors, _, _ = socket.recv_fds(birth, 32, 1)
     except BlockingIOError:
         return None
     if len(descriptors) != 1:
         raise EOFError
+    os.set_inheritable(descriptors[0], False)
     try:
         birth.send(_GO)
     except OSError:

@@ -14,7 +14,7 @@ from signal import SIGKILL
 import msgspec
 import zmq
 
-from shardpool.birth import Warmed, receive_birth, receive_warmed
+from shardpool.birth import Warmed, receive_birth, receive_warmed, socket_pair
 from shardpool.boot import Boot
 from shardpool.supervisor.child import Process
 from shardpool.supervisor.child_spec import ChildSpec, Role
@@ -134,9 +134,9 @@ class Nursery:
         bed = self._beds.get(spec.role)
         if bed is None or bed.now is None or not bed.now.ready:
             return False
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours, theirs = socket_pair()
         try:
-            socket.send_fds(bed.now.requests, [msgspec.json.encode(boot)], [theirs.fileno()], socket.MSG_DONTWAIT)
+            socket.send_fds(bed.now.requests, [msgspec.json.encode(boot)], [theirs.fileno()])
         except OSError:
             ours.close()
             return False
@@ -264,7 +264,7 @@ class Nursery:
         return any(bed.now is warm for bed in self._beds.values())
 
     def _begin(self, role: Role) -> Warm | None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours, theirs = socket_pair()
         try:
             process = self._spawn(role, theirs.fileno())
         except OSError as error:
