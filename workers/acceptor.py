@@ -61,7 +61,7 @@ class AcceptorProcess:
         settings = AcceptorSettings.of(boot.settings)
         self._link = link
         self._phase = Phase.SERVING
-        self._doors_open = True
+        self._doors = [listener.fd for listener in boot.listeners]
         self._deadline = 0.0
         self._mint = Mint(boot.shards, boot.index)
         transports = [Transport[listener.transport.upper()] for listener in boot.listeners]
@@ -91,7 +91,7 @@ class AcceptorProcess:
             self._engine.listen(listener.fd, transport)
 
     def _ready(self) -> bool:
-        return self._phase is Phase.SERVING and self._doors_open and bool(self._mint.homes)
+        return self._phase is Phase.SERVING and bool(self._doors) and bool(self._mint.homes)
 
     def run(self) -> None:
         """Serve until the supervisor says stop."""
@@ -131,17 +131,22 @@ class AcceptorProcess:
                 case Homes(shards):
                     self._mint.set_homes(shards)
                 case CloseDoors():
-                    self._engine.stop_accepting()
-                    self._doors_open = False
+                    self._close_doors()
                 case Drain():
                     self._drain()
                 case Stop():
                     self._stop()
 
+    def _close_doors(self) -> None:
+        """Clients are refused by the kernel once nobody has the sockets open; else they would wait for nobody."""
+        self._engine.stop_accepting()
+        while self._doors:
+            os.close(self._doors.pop())
+
     def _drain(self) -> None:
         if self._phase is Phase.SERVING:
             self._phase = Phase.DRAINING
-            self._engine.stop_accepting()
+            self._close_doors()
             self._engine.stop_reading()
 
     def _stop(self) -> None:
@@ -149,7 +154,7 @@ class AcceptorProcess:
             return
         self._phase = Phase.STOPPING
         self._deadline = time.monotonic() + STOP_SECONDS
-        self._engine.stop_accepting()
+        self._close_doors()
         self._engine.end_all(1001, b"the server is going down")
 
 

@@ -13,16 +13,22 @@ from served_pool import APP, ServedPool, alive, wait_for
 
 Serve = Callable[..., ServedPool]
 
-THREADS_AT_IMPORT = APP + """
+THREADS_AT_IMPORT = (
+    APP
+    + """
 import threading
 threading.Thread(target=threading.Event().wait, daemon=True).start()
 """
+)
 
-STUCK_IN_FORK = APP + """
+STUCK_IN_FORK = (
+    APP
+    + """
 import os, sys, time
 if "shardpool.workers.warm" in " ".join(sys.orig_argv):
     os.register_at_fork(before=lambda: time.sleep(600))
 """
+)
 
 
 def warm_pid(pool: ServedPool, role: str) -> int:
@@ -136,7 +142,7 @@ def test_signals_in_a_workers_first_moments_are_left_to_the_supervisor(serve: Se
     pid = pool.pids()["shard-0"]
     for _ in range(5):
         os.kill(pid, signal.SIGKILL)
-        newcomers = wait_for(lambda: pool.everybody() - known, "the successor", 5.0)
+        newcomers = wait_for(lambda known=known: pool.everybody() - known, "the successor", 5.0)
         end = time.monotonic() + 0.3
         while time.monotonic() < end:
             for newcomer in pool.everybody() - known | newcomers:
@@ -166,4 +172,4 @@ def test_supervisor_killed_during_a_birth_leaves_nobody(serve: Serve) -> None:
         wait_for(lambda seen=everybody: not alive(seen), lambda seen=everybody: str(alive(seen)), 2.0)
         titled = f"{pool.directory}"
         left = [p.pid for p in psutil.process_iter(["cwd"]) if (p.info["cwd"] or "").startswith(titled)]
-        wait_for(lambda seen=set(left): not alive(seen), lambda: str(left), 2.0)
+        wait_for(lambda seen=set(left): not alive(seen), f"the end of {left}", 2.0)
