@@ -2,8 +2,8 @@
 
     worker (DEALER, identity "shard-1")  --Register, Ready, Failed, Drained-->  supervisor (ROUTER, control.sock)
                                          <--Homes, CloseDoors, Drain, HandOver, Stop--
-    command line (DEALER)                --Status-, Audit-, Stop-, Drain-, RestartRequest-->  supervisor (ROUTER, admin.sock)
-                                         <--Status-, Audit-, Stop-, RestartReply, Refused--
+    command line (DEALER)                --Request-->                           supervisor (ROUTER, admin.sock)
+                                         <--Reply--
 
 How a worker answers, so that no accepted message is lost on the way down:
 

@@ -13,29 +13,15 @@ import os
 import signal
 import time
 from collections import deque
-<<<<<<< HEAD
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-=======
 from collections.abc import Sequence
->>>>>>> 5f65d99 (Restarted workers are forked from a warm process; shards are replaced one after another; a pool is emptied)
 from typing import Any, assert_never
 
 import msgspec
 import zmq
 
-<<<<<<< HEAD
-from shardpool.boot import Boot, Listener
 from shardpool.control import (
     AuditReply,
     AuditRequest,
-    Drained,
-    Failed,
-    Ready,
-    Register,
-=======
-from shardpool.control import (
     Drained,
     DrainRequest,
     Failed,
@@ -44,23 +30,15 @@ from shardpool.control import (
     Register,
     RestartReply,
     RestartRequest,
->>>>>>> 5f65d99 (Restarted workers are forked from a warm process; shards are replaced one after another; a pool is emptied)
     StatusReply,
     StatusRequest,
     StopReply,
     StopRequest,
 )
 from shardpool.exit_codes import ExitCode
-<<<<<<< HEAD
-from shardpool.runtime_dir import RunDir
-from shardpool.supervisor import audit, decisions
-from shardpool.supervisor.app_facts import AppFacts
-from shardpool.supervisor.audit import ShardBooks
-from shardpool.supervisor.child import Process, spawn
-=======
 from shardpool.supervisor import decisions, rolling
+from shardpool.supervisor.answers import Answers
 from shardpool.supervisor.child import Process
->>>>>>> 5f65d99 (Restarted workers are forked from a warm process; shards are replaced one after another; a pool is emptied)
 from shardpool.supervisor.child_spec import ChildSpec, Role, child_specs
 from shardpool.supervisor.console import Console, Level
 from shardpool.supervisor.control_sockets import ControlSockets
@@ -103,13 +81,11 @@ from shardpool.supervisor.restart_policy import RestartPolicy
 from shardpool.supervisor.signals import Signals
 from shardpool.supervisor.stall import Progress, observe
 from shardpool.supervisor.starter import NotStarted, Outcome, Starter
-from shardpool.supervisor.status import PoolStatus, Sample, describe, restart_status
 from shardpool.supervisor.welcome import welcome
 
 _WATCH_PERIOD = 1.0
 _EMPTYING_PERIOD = 0.1
 _LAST_WORDS_MS = 100
-_SAMPLE_AGE = 0.5
 
 
 class Supervisor:
@@ -134,7 +110,7 @@ class Supervisor:
         self._processes: dict[int, Process] = {}  # by process index
         self._registered: set[int] = set()  # process indices whose present process has registered
         self._progress: dict[int, Progress] = {}
-        self._samples: dict[int, Sample] = {}
+        self._answers = Answers(plan, memory)
         self._watch_due = self._started + _WATCH_PERIOD
 
     def run(self) -> ExitCode:
@@ -207,11 +183,11 @@ class Supervisor:
         for address, request in self._sockets.requests():
             match request:
                 case StatusRequest():
-                    status: dict[str, Any] = msgspec.to_builtins(self._status())
+                    status: dict[str, Any] = msgspec.to_builtins(self._answers.status(self._state, self._starter))
                     self._sockets.reply(address, StatusReply(status))
                 case AuditRequest(pause):
-                    books: list[dict[str, Any]] = msgspec.to_builtins(self._audit(pause))
-                    self._sockets.reply(address, AuditReply(books))
+                    books = self._answers.books(self._state, self._processes, pause)
+                    self._sockets.reply(address, AuditReply(msgspec.to_builtins(books)))
                 case StopRequest(timeout):
                     shown = self._plan.settings["drain_timeout"] if timeout is None else timeout
                     self._sockets.reply(address, StopReply(os.getpid(), shown))
@@ -382,42 +358,6 @@ class Supervisor:
                 self._plan.close_listeners()
                 self._starter.close()
                 self._notify.stopping()
-
-    def _audit(self, pause: bool) -> list[ShardBooks]:
-        return [
-            audit.look_at(
-                child.spec.index,
-                partial(self._memory.audit, child.spec.index),
-                self._processes.get(child.spec.process),
-                pause,
-            )
-            for child in self._state.of(Role.SHARD)
-        ]
-
-    def _status(self) -> PoolStatus:
-        now = time.monotonic()
-        rows = []
-        for child in self._state.children:
-            index = child.spec.process
-            before = self._samples.get(index)
-            row, sample = describe(child, self._memory, before, now)
-            # Rates over a moment say nothing: a look soon after another keeps the older base.
-            if before is None or before.pid != sample.pid or now - before.at >= _SAMPLE_AGE:
-                self._samples[index] = sample
-            rows.append(row)
-        return PoolStatus(
-            name=self._plan.name,
-            app=self._plan.app,
-            pid=os.getpid(),
-            phase=self._state.phase.name.lower(),
-            uptime=now - self._started,
-            run_dir=str(self._plan.run_dir.path),
-            listeners=[{"transport": each.transport, "address": each.address} for each in self._plan.listeners],
-            processes=rows,
-            warm=sorted(self._starter.pids),
-            warm_ready=self._starter.ready,
-            restart=restart_status(self._state.restart),
-        )
 
 
 def _event_of(spec: ChildSpec, message: Ready | Failed | Drained) -> Event:
