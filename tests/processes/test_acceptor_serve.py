@@ -100,8 +100,8 @@ def test_sigterm_tells_every_client_and_loses_nothing_that_was_read() -> None:
 
 
 def test_a_killed_acceptor_is_replaced_and_its_sessions_end() -> None:
-    """P-16: clients can connect again at once; sessions of the dead acceptor do not stay."""
-    with pool(SESSIONS) as running:
+    """P-16: clients can connect again at once; sessions whose clients do not come back do not stay."""
+    with pool(SESSIONS, "--resume-window", "1") as running:
         clients = [running.session() for _ in range(20)]
         running.worker("acceptor").kill()
         for client in clients:
