@@ -31,7 +31,6 @@ class AcceptorSettings:
     static_dir: str | None
     tls_cert: str | None
     tls_key: str | None
-    spin_us: int = 0  # worth it only where processes have cores of their own: docs/decisions.md
 
     @classmethod
     def of(cls, table: dict[str, Any]) -> "AcceptorSettings":
@@ -55,7 +54,6 @@ class AcceptorSettings:
             "outbound_bytes",
             "resume_bytes_per_session",
             "slow_client",
-            "spin_us",
         )
         return (
             {name: int(getattr(self, name)) for name in counts}

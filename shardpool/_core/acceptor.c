@@ -175,11 +175,6 @@ static int engine_wait(struct sp_engine *e, struct epoll_event *events, int limi
     uint64_t sleep_ns = sp_loop_sleep(e);
     int timeout = sp_loop_timeout_ms(sleep_ns, limit_ms);
     int count;
-    if (timeout != 0 && e->settings.spin_us > 0) {
-        count = sp_loop_spin(e, events);
-        if (count != 0 || e->more)
-            return count;
-    }
     bool parked = timeout != 0 && sp_node_park(e->node);
     if (!parked)
         return epoll_wait(e->epoll, events, SP_EPOLL_EVENTS, 0);

@@ -93,7 +93,6 @@ struct sp_acceptor_settings {
     uint64_t inbound_bytes;
     uint32_t outbound_bytes;
     uint32_t slow_client;
-    uint32_t spin_us;
     uint32_t resume_window_ms; /* 0: sessions end with their connection */
     uint32_t resume_bytes_per_session;
 };

@@ -45,7 +45,6 @@ static inline int sp_take_settings(struct sp_acceptor_settings *to, PyObject *se
         {"messages_per_second", &to->messages_per_second, 10000000},
         {"outbound_bytes", &to->outbound_bytes, UINT32_C(1) << 30},
         {"slow_client", &to->slow_client, SP_SLOW_CLOSE},
-        {"spin_us", &to->spin_us, 10000},
     };
     uint64_t value;
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {

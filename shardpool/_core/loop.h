@@ -154,34 +154,6 @@ static inline uint64_t sp_loop_sleep(const struct sp_engine *e)
     return due > e->now_ns ? due - e->now_ns : 0;
 }
 
-static inline bool sp_inbox_has_news(struct sp_node *node)
-{
-    for (uint32_t producer = 0; producer < node->geometry.processes; producer++)
-        for (int stream = 0; stream < 2; stream++) {
-            struct sp_reader *reader = &node->readers[producer][stream];
-            if (sp_load_acquire(&reader->ring->producer) != reader->position && !reader->stalled)
-                return true;
-        }
-    return false;
-}
-
-/* Looks at inbox and sockets without sleeping for a while: pays when a wake costs more than the wait, and only while
- * this process does not take the CPU from the one it waits for. Returns what epoll_wait did; 0: nothing came. */
-static inline int sp_loop_spin(struct sp_engine *e, struct epoll_event *events)
-{
-    uint64_t until = sp_engine_clock() + (uint64_t)e->settings.spin_us * 1000;
-    do {
-        if (sp_inbox_has_news(e->node)) {
-            e->more = true;
-            return 0;
-        }
-        int count = epoll_wait(e->epoll, events, SP_EPOLL_EVENTS, 0);
-        if (count != 0)
-            return count;
-    } while (sp_engine_clock() < until);
-    return 0;
-}
-
 static inline int sp_loop_timeout_ms(uint64_t sleep_ns, int limit_ms)
 {
     if (sleep_ns == UINT64_MAX)

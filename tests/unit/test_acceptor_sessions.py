@@ -358,15 +358,3 @@ def test_a_hello_before_the_shards_first_start_waits_for_it() -> None:
         rig.start_shard(adopt=True)
         for peer in peers:
             assert peer.frame()[:1] == b"W"
-
-
-def test_spinning_before_the_sleep_changes_nothing_but_time() -> None:
-    """M-12: with spin_us the engine looks a little longer before it parks; what comes is taken all the same."""
-    with Rig(spin_us=500) as rig:
-        peer = rig.session()
-        for number in range(1, 20):
-            peer.send(ask(number, b"x"))
-            assert peer.frame() == reply(number, number, b"x")
-        for event in rig.engine.poll(30):
-            assert not rig.clients.handle(*event)
-        assert rig.counters["parked"] == 0
