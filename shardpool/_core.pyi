@@ -107,7 +107,10 @@ class Hooks(Protocol):
 
         Call vacate(address) when they are safe elsewhere, or unseal(address) to go on here."""
 
-def publish_frames(node: Node, address: int, client: int, payload: bytes, count: int, flags: int, /) -> int: ...
+def publish_frames(
+    node: Node, address: int, client: int, payload: bytes, count: int, flags: int, first: int = 1, /
+) -> int:
+    """Frames of a client, as its acceptor publishes them. Args: first: number of the first one's ask."""
 
 DIRECTORY_CREATING: int
 DIRECTORY_FULL: int
@@ -170,7 +173,7 @@ class Shard:
     def acquire_gate(self, address: int, /) -> bool:
         """True: the gate is held now; False: hooks.resumed(address) comes in turn."""
     def run(self, budget_ns: int, /) -> bool:
-        """Runs ready objects; True: more is ready, call again after the event loop had its look."""
+        """Runs ready objects; True: more is ready, call again after the event loop had its look. 0: one object."""
     def park(self) -> bool:
         """Declares the shard parked and looks again; True: it may sleep on its doorbell."""
     def wake(self) -> None: ...

@@ -86,6 +86,7 @@ class ShardContext:
     counts: Counts = field(default_factory=Counts)
     steps: dict[int, Step] = field(default_factory=dict)
     draining: bool = False
+    clock: Callable[[], float] = monotonic  # shardpool.testing has one of its own
 
     def process_of_shard(self, shard: int) -> int:
         """Process index of a shard."""
@@ -113,7 +114,7 @@ class ShardContext:
 
     def now(self) -> float:
         """Seconds of the monotonic clock, the same in all processes of the host."""
-        return monotonic()
+        return self.clock()
 
 
 async def settled(value: Any) -> Any:

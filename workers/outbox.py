@@ -78,6 +78,9 @@ class Outbox:
         self._tasks: set[asyncio.Task[None]] = set()
         self._behind: dict[int, list[asyncio.Future[None]]] = {}
 
+    def __len__(self) -> int:
+        return self._waiting
+
     def send(self, seat: Seat | None, kind: ObjectType, id: str, payload: bytes) -> Delivery:
         """Send to an object now, or as soon as it has room.
 

@@ -118,7 +118,8 @@ class Turns:
     ) -> None:
         """Executor's hook: the turn's first step suspended; without a stub it was not stepped at all."""
         rest = coro if stub is None else _rest(coro, yielded)
-        task = self._context.loop.create_task(rest, context=context)
+        # Named as its handler: `rest` is the same coroutine function for all.
+        task = self._context.loop.create_task(rest, name=getattr(coro, "__qualname__", None), context=context)
         if stub is not None:
             stub.become(task)
         self._open[address] = OpenTurn(turn, task)

@@ -10,7 +10,8 @@ static PyObject *publish_frames(PyObject *module, PyObject *args)
     Py_buffer payload;
     unsigned int count;
     int flags;
-    if (!PyArg_ParseTuple(args, "O!KKy*Ii", &NodeType, &owner, &address, &client, &payload, &count, &flags))
+    unsigned long long first = 1;
+    if (!PyArg_ParseTuple(args, "O!KKy*Ii|K", &NodeType, &owner, &address, &client, &payload, &count, &flags, &first))
         return NULL;
     struct sp_node *node = &owner->node;
     uint64_t charge = 0;
@@ -26,7 +27,7 @@ static PyObject *publish_frames(PyObject *module, PyObject *args)
             struct sp_record *record = sp_admission_record(&admission, (uint32_t)payload.len, SP_KIND_FRAME);
             record->flags = (uint16_t)(record->flags | flags);
             record->a = client;
-            record->b = i + 1;
+            record->b = first + i;
             memcpy(sp_record_payload(record), payload.buf, (size_t)payload.len);
         }
         sp_admission_commit(node, &admission);

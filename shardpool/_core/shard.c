@@ -208,6 +208,8 @@ static PyObject *shard_run(ShardObject *self, PyObject *arg)
         uint32_t slot = sp_ready_pop(&ex->ready);
         mark_running(self, slot, now);
         sp_executor_run_object(ex, slot);
+        if (budget_ns == 0)
+            break; /* one object: the caller decides what happens between two */
         if (++objects % SP_RING_EVERY == 0) {
             sp_node_ring_due(ex->node);
             now = sp_clock_ns();
@@ -287,7 +289,7 @@ static PyGetSetDef shard_getset[] = {
 };
 
 static PyMethodDef shard_methods[] = {
-    {"run", (PyCFunction)shard_run, METH_O, "Runs ready objects; True: more is ready."},
+    {"run", (PyCFunction)shard_run, METH_O, "Runs ready objects, one if the budget is 0; True: more is ready."},
     {"park", (PyCFunction)shard_park, METH_NOARGS, "Declares the shard parked; True: it may sleep."},
     {"wake", (PyCFunction)shard_wake, METH_NOARGS, "Takes the doorbell's ring."},
     {0},
