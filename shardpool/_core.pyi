@@ -17,6 +17,11 @@ KIND_ATTACH: int
 KIND_RESUMED: int
 KIND_DETACH: int
 KIND_CUSTOM: int
+KIND_RECOVER: int
+LIFE_OPEN: int
+LIFE_LEAVING: int
+LIFE_ARRIVING: int
+LIFE_ENDING: int
 KIND_BOUND: int
 KIND_REFUSED: int
 KIND_ROUTE: int
@@ -154,11 +159,22 @@ class Shard:
     def __init__(self, node: Node, shard: int, hooks: Any, time_budget_ns: int = 10_000_000) -> None: ...
     def allocate(self, kind: int, target: object, table: Table, client: int = 0, session: int = 0) -> int:
         """A slot for an object; 0 when all are taken. System object: the first allocate gets slot 0."""
-    def adopt(self) -> list[tuple[int, int, int, int, int, tuple[int, int, int, int, bytes] | None]]:
-        """Takes a predecessor's segment over, before the first allocate: the live objects as
-        (address, kind, session, client, route, begun record or None). Each needs restore() or release()."""
-    def restore(self, address: int, target: object, table: Table, skip_begun: bool, /) -> None:
-        """The Python half of an adopted object; skip_begun ends the record that had begun (at-most-once)."""
+    def adopt(self) -> list[tuple[Any, ...]]:
+        """Takes a predecessor's segment over, before the first allocate: the live objects as (address, kind, session,
+        client, route, begun record or None, spot, life, sealed, deaths, attempts, turn). Each needs restore() or
+        release(); nothing of it runs before."""
+    def restore(self, address: int, target: object, table: Table, skip_begun: bool, recover: bool = False, /) -> bool:
+        """The Python half of an adopted object. skip_begun: the record that had begun is taken out, else it runs again.
+        recover: a KIND_RECOVER record is the object's first turn; False: there was no memory for it."""
+    def queued(self, address: int, /) -> list[tuple[int, int, int, int, bytes]]:
+        """What an object has not run: (kind, flags, a, b, payload), in order within each lane."""
+    def set_spot(self, address: int, spot: int, /) -> None:
+        """Notes the Spot that an actor is in, for a successor; 0: the entry Spot."""
+    def set_life(self, address: int, life: int, /) -> None: ...
+    def route_of(self, address: int, /) -> int | None:
+        """Route of an object of any shard; None: nobody lives at that address."""
+    def incarnation(self, process: int, /) -> int:
+        """How many processes have died in a process's place."""
     def release(self, address: int, /) -> None:
         """Ends an object: seals it; what it has not run is dropped and counted; its address becomes stale."""
     def target(self, address: int, /) -> object | None: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ CREATING = 1
 FULL = 2
 KEY_BYTES = 128
 PROPERTIES_BYTES = 96
+
+_ALL = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,13 @@ class Directory:
             Entry(key[len(prefix) :].decode(), address >> 56, decode_msgpack(properties) if properties else {})
             for key, address, properties in found
         ]
+
+    def everything(self) -> Iterator[tuple[str, str, int]]:
+        """(type, id, address) of every entry of this app, as they are now."""
+        prefix = self._app + b"\0"
+        for key, address, _ in self._core.list(prefix, _ALL):
+            type_name, _, id = key[len(prefix) :].partition(b"\0")
+            yield type_name.decode(), id.decode(), address
 
     def check_id(self, type_name: str, id: Any) -> None:
         """Raise TypeMismatch for what cannot be an id."""

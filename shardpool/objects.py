@@ -128,6 +128,11 @@ class TurnObject:
         seat = self._placed()
         seat.runtime.advertise(seat, properties)
 
+    def on_recover(self) -> Any:
+        """Its shard's process died, and this fresh object takes its place: the same id, session, Spot and members; the
+        state of `__init__`. Of sessions, actors and Spots; runs before the messages that waited; may be async.
+        """
+
     def _placed(self) -> Seat:
         try:
             return self._seat

@@ -9,10 +9,10 @@ from shardpool.errors import Condition
 from shardpool.objects import Seat
 from shardpool.workers.context import ShardContext
 from shardpool.workers.gates import Gates
-from shardpool.workers.kinds import Outcome
+from shardpool.workers.kinds import Outcome, shard_of
 from shardpool.workers.outbox import refusal
 from shardpool.workers.places import Places
-from shardpool.workers.replies import OpenAsks
+from shardpool.workers.replies import OpenAsk, OpenAsks
 from shardpool.workers.turns import Turns
 
 _PAUSE_FIRST = 0.001
@@ -41,7 +41,7 @@ class Asking:
         described = f"ask {kind.name} {id!r}"
         ask = self._asks.begin(deadline, described)
         try:
-            await self._submit(seat, kind, id, payload, ask.number, deadline, yielding)
+            await self._submit(seat, kind, id, payload, ask, deadline, yielding)
             if not yielding or seat is None:
                 return await ask.future
             self._context.shard.release_gate(seat.address)
@@ -58,7 +58,7 @@ class Asking:
         kind: ObjectType,
         id: str,
         payload: bytes,
-        number: int,
+        ask: OpenAsk,
         deadline: float,
         yielding: bool,
     ) -> None:
@@ -71,7 +71,9 @@ class Asking:
                 raise Condition.NOT_FOUND.error(f"{described}: there is no such object; create() or join() makes one")
             if seat is not None:
                 self._gates.check_waiting(seat, address, described, yielding)
-            outcome = Outcome(self._context.shard.send(address, payload, number))
+            # Before it is sent: a death in between is noticed, at worst for an ask that the successor answers.
+            self._asks.aim(ask, shard_of(address))
+            outcome = Outcome(self._context.shard.send(address, payload, ask.number))
             match outcome:
                 case Outcome.ACCEPTED:
                     return

@@ -8,7 +8,7 @@ import itertools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from time import monotonic
+from time import monotonic, time_ns
 from typing import TYPE_CHECKING, Any
 
 from shardpool.app import Blueprint
@@ -56,7 +56,8 @@ class Parcels:
     """Python objects that travel by number in records within this shard."""
 
     def __init__(self) -> None:
-        self._next = itertools.count(1)
+        # Not from 1: records of a predecessor, whose parcels are gone, must not find this process's.
+        self._next = itertools.count(time_ns())
         self._held: dict[int, Any] = {}
 
     def put(self, parcel: Any) -> int:
@@ -95,6 +96,10 @@ class ShardContext:
     def process_of_client(self, client: int) -> int:
         """Process index of a client's acceptor."""
         return 1 + (client >> 56)
+
+    def incarnation(self, shard: int) -> int:
+        """How many processes have died in a shard's place."""
+        return self.shard.incarnation(self.process_of_shard(shard))
 
     def step(self, target: Any, kind: int, a: int, b: int, payload: bytes) -> Any:
         """The executor's way in for every record that is no message; in the object's turn."""

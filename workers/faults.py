@@ -21,6 +21,11 @@ class Faults:
 
     def __init__(self, context: ShardContext) -> None:
         self._context = context
+        self._spared: set[int] = set()
+
+    def spare(self, address: int) -> None:
+        """What this object has not run lives on elsewhere: its end is to be told to nobody."""
+        self._spared.add(address)
 
     def failed(self, address: int, kind: int, error: BaseException, payload: bytes) -> bytes:
         """Executor's hook: a decoder, handler or encoder raised.
@@ -34,6 +39,9 @@ class Faults:
 
     def unrun(self, address: int, records: list[tuple[int, int, int, int, bytes]]) -> None:
         """Tell those who asked an object that has ended that nobody will answer."""
+        if address in self._spared:
+            self._spared.discard(address)
+            return
         shard = self._context.shard
         body = body_of(Condition.STALE.error(f"{label_of(shard.target(address))} ended before it came to this message"))
         for kind, flags, a, b, _ in records:

@@ -25,7 +25,7 @@ from shardpool.workers.gates import Gates
 from shardpool.workers.insist import PAUSE_FIRST, PAUSE_MAX, Insistence
 from shardpool.workers.kinds import Kind, Outcome
 from shardpool.workers.lives import Lives
-from shardpool.workers.moves import Arriving, Intent, Moves
+from shardpool.workers.moves import Arriving, Intent, Moves, Return, named, read_name
 from shardpool.workers.places import Places
 from shardpool.workers.turns import Turns
 from shardpool.workers.verdicts import Verdict, decide, read_request
@@ -38,6 +38,14 @@ class Knock:
     actor: Actor
     request: bytes
     future: asyncio.Future[Verdict]
+
+
+@dataclass(frozen=True, slots=True)
+class LastTurn:
+    """The last turn that an actor began under a predecessor; cut: it had not ended."""
+
+    turn: int
+    cut: bool
 
 
 class Joins:
@@ -63,6 +71,7 @@ class Joins:
         self._faults = faults
         self._insistence = insistence
         self._intents: dict[int, list[Intent]] = {}  # by actor, in order of registration
+        self._leftover: dict[int, LastTurn] = {}  # by actor that outlived its shard
         context.steps[Kind.JOIN] = self._run
         context.steps[Kind.DECIDE] = self._decide
         context.steps[Kind.ARRIVE] = self._arrive
@@ -83,7 +92,8 @@ class Joins:
             raise Condition.CAPACITY.error(f"{described}: {JOINS_MAX} Joins in one handler is the most")
         if sum(len(intent.request) for intent in of_turn) + len(request) > JOIN_BYTES_TOTAL_MAX:
             raise Condition.CAPACITY.error(f"{described}: the requests of one handler may have 8 MiB together")
-        if not of_turn and not self._context.place(seat.address, Kind.JOIN, turn):
+        # One record each: the first runs them all, the others are for a successor, which finds no intents.
+        if not self._context.place(seat.address, Kind.JOIN, turn, named(kind.name, id)):
             raise Condition.CAPACITY.error(f"{described}: this shard has no memory for it; raise arena_bytes")
         mine.append(Intent(turn, kind.name, id, request, self._context.now() + timeout))
 
@@ -97,6 +107,11 @@ class Joins:
     def forget(self, address: int) -> None:
         """The actor ended."""
         self._intents.pop(address, None)
+        self._leftover.pop(address, None)
+
+    def inherit(self, address: int, last: LastTurn) -> None:
+        """The actor's last turn under a predecessor: Joins registered in it or before have lost their intents."""
+        self._leftover[address] = last
 
     def _keep(self, address: int, intents: list[Intent]) -> None:
         if intents:
@@ -108,7 +123,23 @@ class Joins:
         address = actor._seat.address
         mine = self._intents.get(address, [])
         self._keep(address, [intent for intent in mine if intent.turn != turn])
+        last = self._leftover.get(address)
+        if last is not None and turn <= last.turn:
+            if turn != last.turn or not last.cut:  # a handler that was cut off has registered nothing (T-14)
+                await self._cut_short(actor, payload)
+            return
         await self._run_each(actor, [intent for intent in mine if intent.turn == turn])
+
+    async def _cut_short(self, actor: Actor, payload: bytes) -> None:
+        """A Join of a predecessor ends here; it had succeeded if the actor is in that Spot."""
+        type_name, id = read_name(payload)
+        spot: Spot = actor._seat.spot
+        if spot is not self._lives.entry and (spot._seat.type_name, spot._seat.id) == (type_name, id):
+            outcome = JoinOutcome(id, True)
+        else:
+            why = f"join {type_name} {id!r}: its shard died before the Join was decided; join again"
+            outcome = JoinOutcome(id, False, error=Condition.UNAVAILABLE.error(why))
+        await self._faults.guarded(actor, "on_joined", outcome)
 
     async def _run_each(self, actor: Actor, intents: list[Intent]) -> None:
         for index, intent in enumerate(intents):
@@ -212,6 +243,7 @@ class Joins:
         if verdict.accepted:
             spot.members.add(knock.actor)
             knock.actor._seat.spot = spot
+            self._context.shard.set_spot(knock.actor._seat.address, spot._seat.address)
         knock.future.set_result(verdict)
         if verdict.accepted:
             await self._faults.guarded(spot, "on_actor_joined", knock.actor)
@@ -255,12 +287,12 @@ class Joins:
 
     async def _joined(self, actor: Actor, number: int, b: int, payload: bytes) -> None:
         """A Join to another shard failed or was refused: the actor goes on here."""
-        back: tuple[JoinOutcome, list[Intent]] | None = self._context.parcels.take(number)
-        if back is None:
+        back: Return | None = self._context.parcels.take(number)
+        if back is None or back.outcome is None:
+            await self._cut_short(actor, payload)
             return
-        outcome, rest = back
-        await self._faults.guarded(actor, "on_joined", outcome)
-        await self._run_each(actor, rest)
+        await self._faults.guarded(actor, "on_joined", back.outcome)
+        await self._run_each(actor, back.rest)
 
 
 class _Refused(Exception):

@@ -25,6 +25,7 @@ class Kind(IntEnum):
     CLOSE = 14  # to an object: end
     LEFT = 15  # to a Spot: an actor went to another shard
     RESUMED = 16  # to a session, then to its actor: the client came back
+    RECOVER = 17  # an adopted object's first turn, placed by the executor
 
     BOUND = 32
     REFUSED = 33
@@ -57,6 +58,15 @@ class SlotKind(IntEnum):
     SESSION = 2
     ACTOR = 3
     SPOT = 4
+
+
+class Life(IntEnum):
+    """What a successor must know about a sealed slot, or one that is being filled."""
+
+    OPEN = 0
+    LEAVING = 1
+    ARRIVING = 2
+    ENDING = 3
 
 
 FLAG_LIFECYCLE = 0x8000  # of a record in the lifecycle lane

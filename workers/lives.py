@@ -74,7 +74,7 @@ class Lives:
         insistence: Insistence,
     ) -> None:
         self._context = context
-        self._runtime = runtime
+        self.runtime = runtime
         self._tables = tables
         self._places = places
         self._peers = peers
@@ -91,7 +91,7 @@ class Lives:
 
     def _make_entry(self) -> EntrySpot:
         entry = EntrySpot()
-        entry._seat = Seat(self._runtime, "EntrySpot", f"entry-{self._context.number}", spot=entry)
+        entry._seat = Seat(self.runtime, "EntrySpot", f"entry-{self._context.number}", spot=entry)
         entry._members = Members()
         return entry
 
@@ -101,16 +101,15 @@ class Lives:
         Raises: CapacityExceeded: no slot. What the class's `__init__` raises.
         """
         self._places.check_id(kind, id)
-        made = kind.cls.__new__(kind.cls)
-        seat = made._seat = Seat(self._runtime, kind.name, id, session=session)
-        slot_kind = SlotKind.ACTOR
-        if isinstance(made, Spot):
-            made._members = Members()
-            slot_kind = SlotKind.SPOT
+        made = self._blank(kind, id, session)
+        seat = made._seat
+        slot_kind = SlotKind.SPOT if isinstance(made, Spot) else SlotKind.ACTOR
         client, number = (session.client, session.number) if session is not None else (0, 0)
         seat.address = self._context.shard.allocate(slot_kind, made, self._tables.of(kind), client, number)
         if not seat.address:
             raise Condition.SLOTS_FULL.error(f"{seat.label}: this shard has no slot left; raise slots")
+        if session is not None:
+            self._context.shard.set_route(seat.address, session.seat_address)
         seat.spot = made if isinstance(made, Spot) else self.entry
         try:
             made.__init__()  # type: ignore[misc]
@@ -120,6 +119,32 @@ class Lives:
         if isinstance(made, Actor):
             self.entry.members.add(made)
         return made
+
+    def remake(
+        self, kind: ObjectType, id: str, address: int, spot: Spot | None, session: SessionRef | None
+    ) -> TurnObject:
+        """A fresh object for the slot of a predecessor's. Args: spot: an actor's; None: the entry Spot.
+
+        Raises: what the class's `__init__` raises.
+        """
+        made = self._blank(kind, id, session)
+        made._seat.address = address
+        made._seat.spot = made if isinstance(made, Spot) else spot or self.entry
+        made.__init__()  # type: ignore[misc]
+        if isinstance(made, Actor):
+            made._seat.spot.members.add(made)
+        return made
+
+    def _blank(self, kind: ObjectType, id: str, session: SessionRef | None) -> TurnObject:
+        made = kind.cls.__new__(kind.cls)
+        made._seat = Seat(self.runtime, kind.name, id, session=session)
+        if isinstance(made, Spot):
+            made._members = Members()
+        return made
+
+    def actors(self) -> list[Actor]:
+        """All actors of this shard."""
+        return [actor for spot in (self.entry, *self.spots.values()) for actor in spot.members]
 
     def discard(self, made: TurnObject) -> None:
         """End an object that nobody could find."""

@@ -5,9 +5,13 @@
              accepted: records into the new lanes, directory entry old -> new, the session's route, then the answer
     source   accepted: the slot is given up; else: unseal, everything is in place, on_joined says why
 
-Nothing is lost or doubled: until the answer, the sealed source has it all; the target's copy of the records is placed
-only when it is certain that the source gives them up. What others send meanwhile is refused as sealed and held by
-its senders.
+The directory's compare-and-swap is the decision: before it the actor is the source's, which has it all in its sealed
+slot; behind it the target's, whose copy of the records is placed by then. What others send meanwhile is refused as
+sealed and held by its senders.
+
+Deaths  of the target: the source looks at the directory, and goes on or gives its slot up; what the dead one had not
+        read its successor refuses (Arrival.target_life). Of the source: its successor opens the actor again if the
+        directory says so, after the target has answered that nothing of the dead one's is under way (source_life).
 """
 
 from __future__ import annotations
@@ -23,12 +27,13 @@ from shardpool.app import Move, ObjectType
 from shardpool.calls import Runtime
 from shardpool.codecs import encode_msgpack, value_decoder
 from shardpool.decisions import JoinOutcome
-from shardpool.errors import Condition, ErrorBody, ShardpoolError
+from shardpool.errors import Condition, ErrorBody, ShardpoolError, Unavailable
+from shardpool.objects import Seat
 from shardpool.session import SessionRef
 from shardpool.workers.context import ShardContext, log
 from shardpool.workers.faults import Faults, body_of
 from shardpool.workers.insist import Insistence
-from shardpool.workers.kinds import Kind, shard_of
+from shardpool.workers.kinds import Kind, Life, shard_of
 from shardpool.workers.lives import Lives
 from shardpool.workers.peers import Operation, Peers
 from shardpool.workers.places import Places
@@ -39,6 +44,7 @@ from shardpool.workers.timers import Timers
 # must not go on while the target still might.
 OPEN_GRACE = 4.0
 ANSWER_GRACE = 10.0
+ROUTE_PAUSE = 0.01
 
 Record = tuple[int, int, int, int, bytes]  # kind, flags, a, b, payload
 
@@ -73,6 +79,8 @@ class Arrival(Struct, frozen=True, array_like=True):
     intent: Intent
     rest: list[Intent]
     records: list[Record]
+    source_life: int  # the how manieth process of the source shard asks
+    target_life: int  # ... of the target shard is asked
 
 
 class Answer(Struct, frozen=True, array_like=True):
@@ -91,6 +99,14 @@ class Rebind(Struct, frozen=True, array_like=True):
 
 
 @dataclass(slots=True, eq=False)
+class Return:
+    """How a Join ended for an actor that stays: what its JOINED record finds."""
+
+    outcome: JoinOutcome | None  # None: not yet
+    rest: list[Intent]
+
+
+@dataclass(slots=True, eq=False)
 class Departure:
     """An actor that leaves, at the source."""
 
@@ -98,6 +114,8 @@ class Departure:
     intent: Intent
     rest: list[Intent]
     state: bytes
+    number: int  # in the JOINED record that waits in the actor's lane
+    back: Return
 
 
 @dataclass(slots=True, eq=False)
@@ -108,6 +126,7 @@ class Arriving:
     intent: Intent
     rest: list[Intent]
     records: list[Record]
+    source_life: int
     answer: asyncio.Future[Answer]
     error: ShardpoolError | None = field(default=None)
 
@@ -153,8 +172,10 @@ class Moves:
         self._faults = faults
         self._insistence = insistence
         self._leaving: dict[int, Departure] = {}
+        self._undecided: set[int] = set()  # sealed by a predecessor
         self._tasks: set[asyncio.Task[None]] = set()
         peers.serve(Operation.ARRIVE, lambda payload, _: self._take_over(_arrival(payload)))
+        peers.serve(Operation.SETTLED, lambda payload, _: b"")
 
     def depart(self, actor: Actor, intent: Intent, rest: list[Intent]) -> None:
         """In the actor's turn: begin the move; it is sealed when the turn ends."""
@@ -170,28 +191,36 @@ class Moves:
             if not isinstance(error, ShardpoolError):
                 self._faults.report(actor, "capture", error)
             failed = JoinOutcome(intent.id, False, error=body_of(error).error())
-            number = self._context.parcels.put((failed, rest))
-            self._context.place(seat.address, Kind.JOINED, number)
+            number = self._context.parcels.put(Return(failed, rest))
+            self._context.place(seat.address, Kind.JOINED, number, named(intent.type, intent.id))
             return
-        self._leaving[seat.address] = Departure(actor, intent, rest, state)
+        # Placed before it is known how the Join ends, so that it ends under a successor, too; it stays behind.
+        back = Return(None, rest)
+        number = self._context.parcels.put(back)
+        self._context.place(seat.address, Kind.JOINED, number, named(intent.type, intent.id))
+        self._leaving[seat.address] = Departure(actor, intent, rest, state, number, back)
         self._context.shard.seal(seat.address)
 
     def sealed(self, address: int, records: list[Record]) -> None:
         """Executor's hook: the object has settled, and this is what it had not run."""
         departure = self._leaving.pop(address, None)
-        if departure is None:
+        if departure is not None:
+            work = self._transfer(departure, records)
+        elif address in self._undecided:
+            self._undecided.discard(address)
+            work = self._settle(address, records)
+        else:
             log.error("object %x was sealed, but by nobody here: it goes on", address)
             self._context.shard.unseal(address)
             return
-        task = self._context.loop.create_task(self._transfer(departure, records))
+        task = self._context.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _transfer(self, departure: Departure, records: list[Record]) -> None:
         seat, intent = departure.actor._seat, departure.intent
-        # Ticks stay behind: the timers start anew at the target.
-        kept = [record for record in records if record[0] != Kind.TIMER]
         session = seat.session
+        home = self._places.home(intent.type, intent.id)
         arrival = Arrival(
             seat.type_name,
             seat.id,
@@ -202,9 +231,10 @@ class Moves:
             else SessionState(session.number, session.client, session.seat_address, session.identity),
             intent,
             departure.rest,
-            kept,
+            [record for record in records if _travels(record, intent)],
+            self._context.incarnation(self._context.number),
+            self._context.incarnation(home),
         )
-        home = self._places.home(intent.type, intent.id)
         described = f"move {seat.label} to {intent.type} {intent.id!r} on shard {home}"
         try:
             deadline = max(intent.deadline, self._context.now()) + ANSWER_GRACE
@@ -212,23 +242,62 @@ class Moves:
                 await self._peers.ask(home, Operation.ARRIVE, encode_msgpack(arrival), deadline, described)
             )
         except ShardpoolError as error:
-            self._stay(departure, JoinOutcome(intent.id, False, error=error))
+            # Without the target's word the directory has it: it was asked of a process that can do no more about it.
+            if self._places.find(seat.type_name, seat.id) != seat.address:
+                self._gone(departure.actor, departure.number)
+            else:
+                self._stay(departure, JoinOutcome(intent.id, False, error=error))
             return
         if answer.address:
-            self._gone(departure)
+            self._gone(departure.actor, departure.number)
         else:
             why = None if answer.error is None else answer.error.error()
             self._stay(departure, JoinOutcome(intent.id, False, answer.reply, why))
 
     def _stay(self, departure: Departure, outcome: JoinOutcome) -> None:
-        address = departure.actor._seat.address
-        number = self._context.parcels.put((outcome, departure.rest))
-        # Lifecycle goes first, so the completion runs before the messages that waited.
-        self._context.place(address, Kind.JOINED, number)
-        self._context.shard.unseal(address)
+        # Its JOINED record waits in the lifecycle lane, so the completion runs before the messages that waited.
+        departure.back.outcome = outcome
+        self.claim_route(departure.actor._seat)
+        self._context.shard.unseal(departure.actor._seat.address)
 
-    def _gone(self, departure: Departure) -> None:
-        actor = departure.actor
+    def undecided(self, address: int) -> None:
+        """A predecessor's actor, sealed for a move; what becomes of it is decided once it has settled."""
+        self._undecided.add(address)
+
+    async def _settle(self, address: int, records: list[Record]) -> None:
+        """The actor of a predecessor lives here, unless the directory says otherwise and cannot change its mind."""
+        actor = self._context.shard.target(address)
+        assert isinstance(actor, Actor)
+        seat = actor._seat
+        targets = {self._places.home(*read_name(payload)) for kind, _, _, _, payload in records if kind == Kind.JOINED}
+        for target in targets - {self._context.number}:
+            while True:
+                deadline = self._context.now() + self._context.settings.ask_timeout
+                try:
+                    await self._peers.ask(target, Operation.SETTLED, b"", deadline, f"move of {seat.label}")
+                    break
+                except ShardpoolError as error:
+                    if isinstance(error, Unavailable):
+                        break  # it died as well
+                    log.warning("%s stays sealed: shard %d does not answer: %s", seat.label, target, error)
+        if self._places.find(seat.type_name, seat.id) == address:
+            self.claim_route(seat)
+            self._context.shard.unseal(address)
+        else:
+            self._gone(actor, 0)
+
+    def claim_route(self, seat: Seat) -> None:
+        """Have an actor's session lead to it, if it does not."""
+        session = seat.session
+        if session is None:
+            return
+        route = self._context.shard.route_of(session.seat_address)
+        if route not in (None, seat.address):
+            rebind = encode_msgpack(Rebind(session.seat_address, seat.address))
+            self._peers.tell(shard_of(session.seat_address), Operation.ROUTE, rebind)
+
+    def _gone(self, actor: Actor, number: int) -> None:
+        self._context.parcels.take(number)
         seat = actor._seat
         self._timers.stop(seat.address)
         spot = seat.spot
@@ -240,12 +309,20 @@ class Moves:
         kind = self._context.blueprint.types.get(arrival.type)
         if kind is None or not issubclass(kind.cls, Actor):
             raise Condition.NOT_CONFIGURED.error(f"the app has no actor type {arrival.type!r}")
+        if arrival.target_life != self._context.incarnation(self._context.number):
+            raise Condition.UNAVAILABLE.error("this was asked of a process that has died")
         actor = self._rebuild(kind, arrival)
         arriving = Arriving(
-            arrival.source, arrival.intent, arrival.rest, arrival.records, self._context.loop.create_future()
+            arrival.source,
+            arrival.intent,
+            arrival.rest,
+            arrival.records,
+            arrival.source_life,
+            self._context.loop.create_future(),
         )
         number = self._context.parcels.put(arriving)
-        self._insistence.post(lambda: actor._seat.address, Kind.ARRIVE, number)
+        name = named(arrival.intent.type, arrival.intent.id)
+        self._insistence.post(lambda: actor._seat.address, Kind.ARRIVE, number, name)
         return encode_msgpack(await arriving.answer)
 
     def _rebuild(self, kind: ObjectType, arrival: Arrival) -> Actor:
@@ -255,6 +332,7 @@ class Moves:
             session = SessionRef(self._runtime, state.number, state.client, state.seat_address, state.identity)
         actor = self._lives.make(kind, arrival.id, session)
         assert isinstance(actor, Actor)
+        self._context.shard.set_life(actor._seat.address, Life.ARRIVING)
         if arrival.state:
             try:
                 restore(actor, arrival.state)
@@ -271,15 +349,49 @@ class Moves:
             seat.spot.members.discard(actor)
             raise Condition.CAPACITY.error(f"{seat.label}: this shard has no room for its queue; raise arena_bytes")
         deadline = arriving.intent.deadline + OPEN_GRACE
-        self._places.move(seat.type_name, seat.id, arriving.source, seat.address)
+        # From the look to the exchange nothing is awaited: after SETTLED was answered none of a dead source's opens.
+        source_lives = arriving.source_life == self._context.incarnation(shard_of(arriving.source))
+        if self._context.now() > deadline or not source_lives or not self._move_entry(seat, arriving.source):
+            seat.spot.members.discard(actor)
+            raise Condition.UNAVAILABLE.error(f"{seat.label}: the shard it comes from gave it up")
         session = seat.session
         if session is not None:
-            # Before the source gives up its slot: from then on acceptors look here.
-            rebind = encode_msgpack(Rebind(session.seat_address, seat.address))
-            home = shard_of(session.seat_address)
+            await self._redirect(seat, session, deadline)
+        self._lives.begin(self._context.blueprint.find(type(actor)), actor)
+
+    async def _redirect(self, seat: Seat, session: SessionRef, deadline: float) -> None:
+        """Have the session lead here before the source gives up its slot: from then on acceptors look here."""
+        rebind = encode_msgpack(Rebind(session.seat_address, seat.address))
+        home = shard_of(session.seat_address)
+        while self._context.now() < deadline:
             try:
                 await self._peers.ask(home, Operation.ROUTE, rebind, deadline, f"route of {seat.label}")
-            except ShardpoolError:
-                self._places.move(seat.type_name, seat.id, seat.address, arriving.source)
-                raise
-        self._lives.begin(self._context.blueprint.find(type(actor)), actor)
+                return
+            except ShardpoolError as error:
+                log.info("%s: %s", seat.label, error)
+                await asyncio.sleep(ROUTE_PAUSE)
+        # No way back: the source, or its successor, may have looked at the directory already.
+        self._peers.tell(home, Operation.ROUTE, rebind)
+
+    def _move_entry(self, seat: Seat, source: int) -> bool:
+        moved = self._places.move(seat.type_name, seat.id, source, seat.address)
+        if moved:
+            self._context.shard.set_life(seat.address, Life.OPEN)
+        return moved
+
+
+def named(type_name: str, id: str) -> bytes:
+    """A type and id as a record's payload."""
+    return f"{type_name}\0{id}".encode()
+
+
+def read_name(payload: bytes) -> tuple[str, str]:
+    """What `named` made."""
+    type_name, _, id = payload.decode().partition("\0")
+    return type_name, id
+
+
+def _travels(record: Record, intent: Intent) -> bool:
+    """Ticks stay behind, the timers start anew at the target; so does what belongs to the Join under way."""
+    kind, _, a, _, _ = record
+    return kind not in (Kind.TIMER, Kind.JOINED, Kind.RECOVER) and not (kind == Kind.JOIN and a == intent.turn)

@@ -15,7 +15,7 @@ from enum import IntEnum
 from typing import Any
 
 from shardpool.codecs import encode_msgpack
-from shardpool.errors import Condition, ShardpoolError, number_of
+from shardpool.errors import ShardpoolError, number_of
 from shardpool.workers.context import ShardContext, log
 from shardpool.workers.faults import body_of
 from shardpool.workers.kinds import Kind
@@ -33,6 +33,7 @@ class Operation(IntEnum):
     ARRIVE = 4  # take an actor over
     ROUTE = 5  # a session of here is bound to another address now
     PUBLISH = 6  # to the members of a Spot of here
+    SETTLED = 7  # answer, so that the asker knows: nothing that its predecessor asked for is under way here
 
 
 # (payload, asking shard) -> the answer's payload; plain or async
@@ -67,6 +68,7 @@ class Peers:
             return answer
         ask = self._asks.begin(deadline, described)
         try:
+            self._asks.aim(ask, shard)
             self._write(self._context.process_of_shard(shard), Kind.PEER_ASK, ask.number, operation, payload)
             return await ask.future
         finally:
@@ -125,6 +127,8 @@ class Peers:
             shard.post_process(process, Kind.PEER_PART, number, kind, piece)
         shard.post_process(process, kind, number, b, payload)
 
-    def fail_unavailable(self) -> ShardpoolError:
-        """The error of a peer that is gone."""
-        return Condition.UNAVAILABLE.error("that shard is out of service; try again")
+    def forget(self, shard: int) -> None:
+        """A shard's process died: the rest of what it had begun to say does not come."""
+        process = self._context.process_of_shard(shard)
+        for key in [key for key in self._parts if key[0] == process]:
+            del self._parts[key]

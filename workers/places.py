@@ -5,6 +5,7 @@ The shard that an id is placed on decides about its creation, so that of two cre
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from shardpool.app import ObjectType
@@ -75,6 +76,10 @@ class Places:
     def list(self, type_name: str, after: str, limit: int) -> list[Entry]:
         """Entries of a type in order of their ids, those after an id."""
         return self._directory.list(type_name, after, max(1, min(limit, LIST_MAX)))
+
+    def everything(self) -> Iterator[tuple[str, str, int]]:
+        """(type, id, address) of every entry; for a successor, once."""
+        return self._directory.everything()
 
     def check_id(self, kind: ObjectType, id: Any) -> None:
         """Raise TypeMismatch for what cannot be an id."""

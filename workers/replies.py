@@ -18,6 +18,8 @@ class OpenAsk:
     number: int
     future: asyncio.Future[bytes]
     timer: asyncio.TimerHandle
+    shard: int = -1  # who is to answer, and the how manieth process in that place when it was asked
+    incarnation: int = 0
 
 
 class OpenAsks:
@@ -52,6 +54,11 @@ class OpenAsks:
         self._open[number] = ask
         return ask
 
+    def aim(self, ask: OpenAsk, shard: int) -> None:
+        """Say who is to answer; before the ask is sent."""
+        ask.shard = shard
+        ask.incarnation = self._context.incarnation(shard)
+
     def abandon(self, ask: OpenAsk) -> None:
         """Nobody waits any more; a reply is late from now on."""
         if self._open.pop(ask.number, None) is not None:
@@ -77,6 +84,16 @@ class OpenAsks:
             return
         self._context.counts.timeouts += 1
         ask.future.set_exception(Condition.DEADLINE.error(f"{described}: no reply in time; a late one is dropped"))
+
+    def lost(self, shard: int, incarnation: int) -> None:
+        """A shard's process died: what was asked of it before is not waited for."""
+        for ask in list(self._open.values()):
+            if ask.shard == shard and ask.incarnation != incarnation:
+                del self._open[ask.number]
+                ask.timer.cancel()
+                if not ask.future.done():
+                    why = f"shard {shard} died before it answered; what it had accepted may still run"
+                    ask.future.set_exception(Condition.UNAVAILABLE.error(why))
 
     def fail_all(self, condition: Condition, why: str) -> None:
         """End every open ask, at shutdown."""

@@ -12,6 +12,7 @@ from shardpool.errors import Condition, TypeMismatch
 from shardpool.objects import Seat, TurnObject
 from shardpool.workers.asking import Asking
 from shardpool.workers.context import ShardContext, log
+from shardpool.workers.deaths import Deaths
 from shardpool.workers.faults import Faults
 from shardpool.workers.gates import Gates
 from shardpool.workers.insist import Insistence
@@ -38,7 +39,6 @@ class ShardRuntime:
         self.context = context
         self.shard = context.number
         tables = Tables(context, make_table)
-        succession = Succession(context, tables)
         self._encode = context.blueprint.entry.dispatch.encode
         self.faults = Faults(context)
         self.asks = OpenAsks(context)
@@ -68,8 +68,23 @@ class ShardRuntime:
             self.faults,
             self.insistence,
         )
-        succession.end_predecessors(self.insistence)
+        self.deaths = Deaths(context, self.asks, self.peers, self.lives)
+        self._succession = Succession(
+            context,
+            tables,
+            self.places,
+            self.lives,
+            self.sessions,
+            self.joins,
+            self.moves,
+            self.faults,
+            self.insistence,
+        )
         self.operations = Operations(context, self.places, self.peers, self.asking, self.outbox)
+
+    def take_over(self) -> None:
+        """Begin, with what a predecessor has left; behind the app's `on_start`, before the first turn."""
+        self._succession.take_over()
 
     def ask(
         self, seat: Seat, target: type[TurnObject], id: str, payload: bytes, timeout: float | None, yielding: bool

@@ -108,25 +108,41 @@ class Sessions:
         if isinstance(target, Session):
             return self._connect(target, payload)
         if self._context.draining:
-            self._refuse_client(client, Condition.SHUTTING_DOWN.error("the pool is stopping"))
+            self.refuse_client(client, Condition.SHUTTING_DOWN.error("the pool is stopping"))
             return None
         session = self._context.blueprint.session.cls.__new__(self._context.blueprint.session.cls)
         assert isinstance(session, Session)
         seat = Seat(self._runtime, "Session", f"{number:016x}")
         seat.address = self._context.shard.allocate(SlotKind.SESSION, session, self._table, client, number)
         if not seat.address:
-            self._refuse_client(client, Condition.SLOTS_FULL.error("no session slot is free; try again later"))
+            self.refuse_client(client, Condition.SLOTS_FULL.error("no session slot is free; try again later"))
             return None
         session._seat = seat
         ref = seat.session = SessionRef(self._runtime, number, client, seat.address, None)
         self._states[seat.address] = SessionState(session, ref)
         self._context.shard.sessions = len(self._states)
-        self._context.shard.sessions = len(self._states)
         outcome = Outcome(self._context.shard.post(seat.address, Kind.ATTACH, number, client, payload))
         if outcome is not Outcome.ACCEPTED:
             self._drop(seat.address)
-            self._refuse_client(client, Condition.CAPACITY.error(f"the shard takes no session now ({outcome.name})"))
+            self.refuse_client(client, Condition.CAPACITY.error(f"the shard takes no session now ({outcome.name})"))
         return None
+
+    def remake(self, address: int, number: int, client: int, identity: str | None, actor: int) -> Session:
+        """A fresh object for a predecessor's session that was bound. Raises: what the class's `__init__` raises."""
+        session = self._context.blueprint.session.cls.__new__(self._context.blueprint.session.cls)
+        assert isinstance(session, Session)
+        seat = session._seat = Seat(self._runtime, "Session", f"{number:016x}")
+        seat.address = address
+        ref = seat.session = SessionRef(self._runtime, number, client, address, identity)
+        session.__init__()  # type: ignore[misc]
+        self._states[address] = SessionState(session, ref, actor)
+        self._context.shard.sessions = len(self._states)
+        return session
+
+    def bound(self, client: int, actor: int, address: int) -> None:
+        """Tell a client's acceptor where its messages go; an acceptor that knows it already takes no notice."""
+        process = self._context.process_of_client(client)
+        self._context.shard.post_process(process, Kind.BOUND, client, actor, address.to_bytes(8, "little"))
 
     async def _connect(self, session: Session, payload: bytes) -> None:
         state = self._states[session._seat.address]
@@ -147,8 +163,7 @@ class Sessions:
         state.actor = actor._seat.address
         client, address = state.ref.client, session._seat.address
         self._context.shard.set_route(address, state.actor)
-        process = self._context.process_of_client(client)
-        self._context.shard.post_process(process, Kind.BOUND, client, state.actor, address.to_bytes(8, "little"))
+        self.bound(client, state.actor, address)
 
     async def _decide(self, state: SessionState, payload: bytes) -> Accept:
         try:
@@ -237,7 +252,9 @@ class Sessions:
         return encode_msgpack(state is not None)
 
     async def _replaced(self, session: Session, number: int, b: int, payload: bytes) -> None:
-        done: asyncio.Future[None] = self._context.parcels.take(number)
+        done: asyncio.Future[None] | None = self._context.parcels.take(number)
+        if done is None:
+            return  # asked of a predecessor: whoever asked asks again
         state = self._states.get(session._seat.address)
         if state is not None and not state.ended:
             await self._faults.guarded(session, "on_replaced")
@@ -283,18 +300,18 @@ class Sessions:
     def _end_refused(self, state: SessionState, error: ShardpoolError) -> None:
         if not state.ended:
             state.ended = True
-            self._refuse_client(state.ref.client, error)
+            self.refuse_client(state.ref.client, error)
             self._drop(state.session._seat.address)
 
     def _drop(self, address: int) -> None:
         state = self._states.pop(address)
         self._context.shard.sessions = len(self._states)
-        self._context.shard.sessions = len(self._states)
         if state.ref.identity is not None:
             self._places.remove(IDENTITY, state.ref.identity, address)
         self._context.shard.release(address)
 
-    def _refuse_client(self, client: int, error: ShardpoolError) -> None:
+    def refuse_client(self, client: int, error: ShardpoolError) -> None:
+        """Tell a client's acceptor that its session does not begin."""
         condition = CODES.get(error.code)
         close = None if condition is None else condition.row.close
         code = close or _REFUSED.get(error.kind, 4503)

@@ -72,6 +72,8 @@ class ShardProcess:
                 log.error("on_start raised", exc_info=error)
                 reason = f"on_start of app {blueprint.app.name!r} raised {type(error).__name__}: {error}"
                 return self._failed(reason, "The traceback is in the log; correct it and start again")
+            assert self._runtime is not None
+            self._runtime.take_over()
             self._loop.add_reader(self._boot.doorbells[self._boot.process], self._ring)
             self._say(Ready())
             self._plan_pump()
@@ -108,6 +110,8 @@ class ShardProcess:
 
     def _ring(self) -> None:
         self._shard.wake()
+        assert self._runtime is not None
+        self._runtime.deaths.look()
         self._plan_pump()
 
     @property

@@ -6,6 +6,7 @@ import heapq
 import itertools
 from collections.abc import Awaitable
 from dataclasses import dataclass
+from time import time_ns
 from typing import Any
 
 from shardpool.handlers import TimerHandler
@@ -30,7 +31,8 @@ class Timers:
 
     def __init__(self, context: ShardContext) -> None:
         self._context = context
-        self._numbers = itertools.count(1)
+        # Not from 1: ticks that a predecessor queued must not find this process's timers.
+        self._numbers = itertools.count(time_ns())
         self._timers: dict[int, Timer] = {}
         self._heap: list[tuple[float, int, Timer]] = []
         self._of_object: dict[int, list[Timer]] = {}

@@ -6,7 +6,7 @@
  *
  * Invariants
  *   K1  every cell that hangs in a lane is kept, every other cell is free
- *   K2  every Runnable object is queued, and nothing else is
+ *   K2  every Runnable object is queued once it is restored or released, and nothing else is
  *   K3  the books balance (layout.h): a kill between a record's last step and its entry leaves them one apart, never more
  */
 #ifndef SP_ADOPT_H
@@ -81,7 +81,7 @@ static inline uint64_t sp_chain_adopt(struct sp_executor *ex, struct sp_chain *c
     while (*link != 0 && sp_arena_keep(&ex->arena, used, *link)) {
         last = *link;
         link = &sp_arena_cell(&ex->arena, last)->next;
-        count++;
+        count += sp_arena_cell(&ex->arena, last)->kind != SP_KIND_RECOVER;
     }
     *link = 0;
     chain->last = last;
@@ -120,7 +120,7 @@ static inline uint32_t sp_executor_adopt(struct sp_executor *ex)
             continue;
         /* without a tenant: its vacating was cut short, and is finished by its next turn */
         ex->objects[i] = (struct sp_object){ .gate = i, .live = 1, .ending = !tenant };
-        if (sp_word_phase(word) == SP_RUNNABLE)
+        if (!tenant && sp_word_phase(word) == SP_RUNNABLE)
             sp_executor_queue(ex, i);
         live++;
     }
@@ -131,6 +131,37 @@ static inline uint32_t sp_executor_adopt(struct sp_executor *ex)
     sp_arena_free_rest(&ex->arena, used);
     free(used);
     return live;
+}
+
+/* What is to become of the record that had begun. */
+enum sp_begun { SP_BEGUN_AGAIN, SP_BEGUN_DROP };
+
+/* Ends the interrupted turn of an adopted object. A recovery that was cut off, or had not begun, is not repeated from
+ * here: the caller places another one. */
+static inline void sp_executor_settle_begun(struct sp_executor *ex, struct sp_slot *slot, enum sp_begun begun)
+{
+    struct sp_chain *lifecycle = &slot->lanes[SP_LANE_LIFECYCLE];
+    struct sp_cell *cell = slot->mark == 0 ? NULL : sp_arena_cell(&ex->arena, (uint32_t)slot->mark);
+    if (cell != NULL && cell->kind != SP_KIND_RECOVER) {
+        bool letter = cell->kind == SP_KIND_FRAME || cell->kind == SP_KIND_CALL;
+        if (begun == SP_BEGUN_DROP)
+            sp_executor_remove(ex, slot, cell, letter ? SP_BOOK_LETTERS : SP_BOOK_FAILED);
+        else if (sp_cell_lane(cell) == SP_LANE_APPLICATION && slot->attempts < UINT8_MAX)
+            slot->attempts++;
+    }
+    sp_store_release(&slot->mark, 0);
+    while (lifecycle->first != 0 && sp_arena_cell(&ex->arena, lifecycle->first)->kind == SP_KIND_RECOVER) {
+        uint32_t unit = lifecycle->first;
+        sp_chain_drop_first(ex, lifecycle);
+        sp_arena_free(&ex->arena, unit);
+    }
+}
+
+/* The object runs here from now on (K2). */
+static inline void sp_executor_take_up(struct sp_executor *ex, uint32_t index)
+{
+    if (sp_word_phase(sp_load_acquire(&ex->slots[index].word.low)) == SP_RUNNABLE)
+        sp_executor_queue(ex, index);
 }
 
 #endif

@@ -63,7 +63,7 @@ static inline uint64_t sp_audit_lane(const struct sp_node *node, const struct sp
             return count;
         }
         const struct sp_cell *cell = (const void *)(shard->base + sp_arena_offset(g) + offset);
-        count++;
+        count += cell->kind != SP_KIND_RECOVER;
         unit = __atomic_load_n(&cell->next, __ATOMIC_ACQUIRE);
     }
     return count;

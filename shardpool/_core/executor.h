@@ -162,15 +162,18 @@ static inline void sp_executor_vacate(struct sp_executor *ex, uint32_t index)
     for (int lane = 0; lane < 2; lane++) {
         while (slot->lanes[lane].first != 0) {
             uint32_t unit = slot->lanes[lane].first;
+            bool counts = sp_arena_cell(&ex->arena, unit)->kind != SP_KIND_RECOVER;
             sp_chain_drop_first(ex, &slot->lanes[lane]);
-            sp_book(ex->node, ending ? SP_BOOK_UNRUN : SP_BOOK_MOVED);
+            if (counts)
+                sp_book(ex->node, ending ? SP_BOOK_UNRUN : SP_BOOK_MOVED);
             sp_arena_free(&ex->arena, unit);
             if (ending)
                 sp_count(ex->node, SP_COUNT_DROPPED, 1);
         }
     }
     ex->objects[index].live = 0;
-    slot->session = slot->client = slot->kind = 0;
+    slot->session = slot->client = slot->kind = slot->spot = slot->mark = 0;
+    slot->deaths = slot->attempts = slot->life = 0;
     sp_store_relaxed(&slot->route, 0);
     sp_schedule_vacate(ex->node, slot, index);
     sp_waiters_ring(ex->node, slot);

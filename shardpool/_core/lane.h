@@ -96,16 +96,50 @@ static inline void sp_executor_begin(struct sp_executor *ex, struct sp_slot *slo
     sp_store_release(&slot->mark, (uint64_t)((uint8_t *)cell - ex->arena.base) / SP_CELL_UNIT);
 }
 
-/* Ends the record at the head of its lane: one store returns the reservation and says that it is done (E2). */
-static inline void sp_executor_done(struct sp_executor *ex, struct sp_slot *slot, struct sp_cell *cell, enum sp_book book)
+/* Takes the record at the head of its lane out: one store returns the reservation and says that it is done (E2). */
+static inline void sp_executor_remove(struct sp_executor *ex, struct sp_slot *slot, struct sp_cell *cell, enum sp_book book)
 {
     enum sp_lane lane = sp_cell_lane(cell);
     uint32_t unit = (uint32_t)((uint64_t)((uint8_t *)cell - ex->arena.base) / SP_CELL_UNIT);
-    sp_store_release(&slot->done, sp_fields_add(slot->done, sp_charge(lane, cell->length)));
-    sp_book(ex->node, book);
+    uint64_t charge = cell->kind == SP_KIND_RECOVER ? 0 : sp_charge(lane, cell->length);
+    sp_store_release(&slot->done, sp_fields_add(slot->done, charge));
+    if (cell->kind != SP_KIND_RECOVER)
+        sp_book(ex->node, book);
     sp_chain_drop_first(ex, &slot->lanes[lane]);
+    if (lane == SP_LANE_APPLICATION)
+        slot->attempts = 0;
     sp_store_release(&slot->mark, 0);
     sp_arena_free(&ex->arena, unit);
+}
+
+/* Ends the record at the head of its lane after its turn. */
+static inline void sp_executor_done(struct sp_executor *ex, struct sp_slot *slot, struct sp_cell *cell, enum sp_book book)
+{
+    /* a recovery or a tick that went well says nothing about the message that kills the shard */
+    if (cell->kind != SP_KIND_RECOVER && cell->kind != SP_KIND_TIMER)
+        slot->deaths = 0;
+    sp_executor_remove(ex, slot, cell, book);
+}
+
+/* Puts the recovery record before everything that is queued: nothing else is ever put there, and this one comes
+ * before any turn of this shard. It is charged to no lane and stands in no book, so that a death in between leaves
+ * nothing behind.
+ * False: no memory. */
+static inline bool sp_executor_place_recovery(struct sp_executor *ex, struct sp_slot *slot)
+{
+    struct sp_chain *chain = &slot->lanes[SP_LANE_LIFECYCLE];
+    uint32_t unit = sp_arena_allocate(&ex->arena, 0, 0);
+    if (unit == 0)
+        return false;
+    *sp_arena_cell(&ex->arena, unit) = (struct sp_cell){
+        .next = chain->first, .kind = SP_KIND_RECOVER, .flags = SP_FLAG_LIFECYCLE,
+        .producer = (uint16_t)ex->node->self, .position = UINT64_MAX,
+    };
+    if (chain->last == 0)
+        chain->last = unit;
+    __atomic_store_n(&chain->first, unit, __ATOMIC_RELEASE);
+    slot->lifecycle_run = 0;
+    return true;
 }
 
 /* Puts a record that came with a move into a lane of an object that nobody else knows yet; in order, past the

@@ -57,6 +57,7 @@ enum sp_kind {
     SP_KIND_DETACH = 5,
     SP_KIND_CUSTOM = 6, /* from here to 31: records that only Python reads */
     SP_KIND_RESUMED = 16, /* to a session, then to its actor: the client came back */
+    SP_KIND_RECOVER = 17, /* an adopted object's first turn; placed by its shard, charged to no lane */
     SP_KIND_TOKEN = 31, /* target: the object that became runnable */
     SP_KIND_BOUND = 32,
     SP_KIND_REFUSED = 33,
@@ -69,6 +70,14 @@ enum sp_kind {
     SP_KIND_XOFF = 48,
     SP_KIND_XON = 49,
     SP_KIND_CALL_REPLY = 50, /* a: call id, b: status */
+};
+
+/* What a sealed slot is about; with it a successor ends what was cut short. Stored before the seal. */
+enum sp_life {
+    SP_LIFE_OPEN = 0,
+    SP_LIFE_LEAVING = 1,  /* its move is not decided: the directory says whether it took place */
+    SP_LIFE_ARRIVING = 2, /* its records are copies until the directory names it */
+    SP_LIFE_ENDING = 3,
 };
 
 #define SP_FLAG_ASK 1U  /* the client waits for a reply */
@@ -246,14 +255,17 @@ struct sp_slot {
     uint64_t session;   /* session id, 0 if the object has none */
     uint64_t client;    /* client address of the session */
     uint64_t kind;      /* what the shard says it is, for status and the successor */
-    uint64_t spare0;
-    /* line 2: the shard alone; the successor and status read it */
+    uint64_t spot;      /* an actor's: address of the Spot it is in, 0: its shard's entry Spot */
+    /* line 2: the shard alone; the successor and status read it; the supervisor counts deaths while it is dead */
     uint64_t done;      /* released reservations, packed like the reservation word */
     uint64_t mark;      /* arena unit of the record begun and not ended, 0 = none */
     struct sp_chain lanes[2];
     uint64_t turn;      /* number of the last turn; never reused */
     uint64_t running_since_ns;
-    uint64_t lifecycle_run; /* lifecycle turns in a row, for the debt of T-20 */
+    uint32_t lifecycle_run; /* lifecycle turns in a row, for the debt of T-20 */
+    uint16_t deaths;        /* of the shard in this object's turns, since the last turn that ended well */
+    uint8_t attempts;       /* how often the first application record has begun and was cut off by a death */
+    uint8_t life;           /* enum sp_life */
     uint64_t mark_done; /* `done` when the mark was set: if it differs by now, the marked record had finished */
 };
 

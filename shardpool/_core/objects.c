@@ -1,8 +1,6 @@
 /* The objects of a shard as Python makes, ends, seals and moves them, and the gates of their suspended turns. */
 #include "shard.h"
 
-#include "adopt.h"
-
 static PyObject *shard_allocate(ShardObject *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"kind", "target", "table", "client", "session", NULL};
@@ -29,7 +27,7 @@ static PyObject *shard_allocate(ShardObject *self, PyObject *args, PyObject *kwa
 }
 
 /* The slot of a live object of this shard, or `slots` with ValueError set. */
-static uint32_t own_slot(ShardObject *self, PyObject *arg)
+uint32_t sp_shard_own_slot(ShardObject *self, PyObject *arg)
 {
     unsigned long long address = PyLong_AsUnsignedLongLong(arg);
     uint32_t none = self->ex.node->geometry.slots;
@@ -53,24 +51,29 @@ static PyObject *seal_slot(ShardObject *self, uint32_t slot)
 
 static PyObject *shard_release(ShardObject *self, PyObject *arg)
 {
-    uint32_t slot = own_slot(self, arg);
+    uint32_t slot = sp_shard_own_slot(self, arg);
     if (slot == self->ex.node->geometry.slots)
         return NULL;
     self->ex.objects[slot].ending = 1;
+    self->ex.slots[slot].life = SP_LIFE_ENDING;
     return seal_slot(self, slot);
 }
 
 static PyObject *shard_seal(ShardObject *self, PyObject *arg)
 {
-    uint32_t slot = own_slot(self, arg);
-    return slot == self->ex.node->geometry.slots ? NULL : seal_slot(self, slot);
+    uint32_t slot = sp_shard_own_slot(self, arg);
+    if (slot == self->ex.node->geometry.slots)
+        return NULL;
+    self->ex.slots[slot].life = SP_LIFE_LEAVING;
+    return seal_slot(self, slot);
 }
 
 static PyObject *shard_unseal(ShardObject *self, PyObject *arg)
 {
-    uint32_t slot = own_slot(self, arg);
+    uint32_t slot = sp_shard_own_slot(self, arg);
     if (slot == self->ex.node->geometry.slots)
         return NULL;
+    self->ex.slots[slot].life = SP_LIFE_OPEN;
     sp_schedule_unseal(&self->ex.slots[slot]);
     sp_executor_queue(&self->ex, slot);
     sp_waiters_ring(self->ex.node, &self->ex.slots[slot]);
@@ -80,7 +83,7 @@ static PyObject *shard_unseal(ShardObject *self, PyObject *arg)
 
 static PyObject *shard_vacate(ShardObject *self, PyObject *arg)
 {
-    uint32_t slot = own_slot(self, arg);
+    uint32_t slot = sp_shard_own_slot(self, arg);
     if (slot == self->ex.node->geometry.slots)
         return NULL;
     if (sp_word_phase(self->ex.slots[slot].word.low) != SP_RUNNING || (self->ex.slots[slot].word.low & SP_SEALED_BIT) == 0) {
@@ -97,7 +100,7 @@ static PyObject *shard_place(ShardObject *self, PyObject *args)
     PyObject *address, *records;
     if (!PyArg_ParseTuple(args, "OO!", &address, &PyList_Type, &records))
         return NULL;
-    uint32_t slot = own_slot(self, address);
+    uint32_t slot = sp_shard_own_slot(self, address);
     if (slot == self->ex.node->geometry.slots)
         return NULL;
     bool placed = true;
@@ -136,8 +139,8 @@ static PyObject *shard_share_gate(ShardObject *self, PyObject *args)
     PyObject *address, *owner;
     if (!PyArg_ParseTuple(args, "OO", &address, &owner))
         return NULL;
-    uint32_t slot = own_slot(self, address);
-    uint32_t gate = PyErr_Occurred() ? slot : own_slot(self, owner);
+    uint32_t slot = sp_shard_own_slot(self, address);
+    uint32_t gate = PyErr_Occurred() ? slot : sp_shard_own_slot(self, owner);
     if (PyErr_Occurred())
         return NULL;
     struct sp_object *object = &self->ex.objects[slot];
@@ -155,7 +158,7 @@ static PyObject *shard_share_gate(ShardObject *self, PyObject *args)
 
 static PyObject *shard_release_gate(ShardObject *self, PyObject *arg)
 {
-    uint32_t slot = own_slot(self, arg);
+    uint32_t slot = sp_shard_own_slot(self, arg);
     if (slot == self->ex.node->geometry.slots)
         return NULL;
     self->ex.objects[slot].yielded = 1;
@@ -166,7 +169,7 @@ static PyObject *shard_release_gate(ShardObject *self, PyObject *arg)
 
 static PyObject *shard_acquire_gate(ShardObject *self, PyObject *arg)
 {
-    uint32_t slot = own_slot(self, arg);
+    uint32_t slot = sp_shard_own_slot(self, arg);
     if (slot == self->ex.node->geometry.slots)
         return NULL;
     struct sp_object *object = &self->ex.objects[slot];
@@ -183,7 +186,7 @@ static PyObject *shard_finish(ShardObject *self, PyObject *args)
     unsigned long long turn;
     if (!PyArg_ParseTuple(args, "OKOO", &address, &turn, &result, &error))
         return NULL;
-    uint32_t slot = own_slot(self, address);
+    uint32_t slot = sp_shard_own_slot(self, address);
     if (slot == self->ex.node->geometry.slots) {
         PyErr_Clear();
         Py_RETURN_FALSE;
@@ -208,7 +211,7 @@ static PyObject *shard_set_client(ShardObject *self, PyObject *args)
     unsigned long long client;
     if (!PyArg_ParseTuple(args, "OK", &address, &client))
         return NULL;
-    uint32_t slot = own_slot(self, address);
+    uint32_t slot = sp_shard_own_slot(self, address);
     if (slot == self->ex.node->geometry.slots)
         return NULL;
     self->ex.slots[slot].client = client;
@@ -221,86 +224,14 @@ static PyObject *shard_set_route(ShardObject *self, PyObject *args)
     unsigned long long route;
     if (!PyArg_ParseTuple(args, "OK", &address, &route))
         return NULL;
-    uint32_t slot = own_slot(self, address);
+    uint32_t slot = sp_shard_own_slot(self, address);
     if (slot == self->ex.node->geometry.slots)
         return NULL;
     sp_store_release(&self->ex.slots[slot].route, route);
     Py_RETURN_NONE;
 }
 
-/* The live objects of the predecessor: (address, kind, session, client, route, begun record or None). */
-static PyObject *adopted_object(ShardObject *self, uint32_t index)
-{
-    struct sp_slot *slot = &self->ex.slots[index];
-    PyObject *begun = Py_NewRef(Py_None);
-    if (slot->mark != 0) {
-        struct sp_cell *cell = sp_arena_cell(&self->ex.arena, (uint32_t)slot->mark);
-        Py_SETREF(begun, Py_BuildValue("iiKKy#", (int)cell->kind, (int)cell->flags, cell->a, cell->b,
-                                       (const char *)sp_cell_payload(cell), (Py_ssize_t)cell->length));
-        if (begun == NULL)
-            return NULL;
-    }
-    return Py_BuildValue("KKKKKN", sp_executor_address(&self->ex, index), slot->kind, slot->session, slot->client,
-                         sp_load_acquire(&slot->route), begun);
-}
-
-static PyObject *shard_adopt(ShardObject *self, PyObject *unused)
-{
-    (void)unused;
-    if (self->ex.free_slot != 0) {
-        PyErr_SetString(PyExc_ValueError, "adopt comes before the first allocate");
-        return NULL;
-    }
-    uint32_t live = sp_executor_adopt(&self->ex);
-    if (live == UINT32_MAX)
-        return PyErr_NoMemory();
-    sp_shard_count_objects(self, live);
-    PyObject *list = PyList_New(0);
-    for (uint32_t i = 0; list != NULL && i < self->ex.free_slot; i++) {
-        if (!self->ex.objects[i].live || self->ex.objects[i].ending)
-            continue;
-        PyObject *item = adopted_object(self, i);
-        if (item == NULL || PyList_Append(list, item) < 0)
-            Py_CLEAR(list);
-        Py_XDECREF(item);
-    }
-    return list;
-}
-
-/* restore(address, target, table, skip_begun): the Python half of an adopted object. */
-static PyObject *shard_restore(ShardObject *self, PyObject *args)
-{
-    PyObject *address, *target;
-    TableObject *table;
-    int skip_begun;
-    if (!PyArg_ParseTuple(args, "OOO!p", &address, &target, &TableType, &table, &skip_begun))
-        return NULL;
-    uint32_t index = own_slot(self, address);
-    if (index == self->ex.node->geometry.slots)
-        return NULL;
-    PyObject *context = PyContext_CopyCurrent();
-    if (context == NULL)
-        return NULL;
-    if (self->tenants[index].table != NULL) {
-        Py_DECREF(context);
-        PyErr_SetString(PyExc_ValueError, "that object has its Python half already");
-        return NULL;
-    }
-    self->tenants[index] = (struct sp_tenant){Py_NewRef(target), (TableObject *)Py_NewRef(table), context};
-    struct sp_slot *slot = &self->ex.slots[index];
-    if (slot->mark != 0) {
-        struct sp_cell *cell = sp_arena_cell(&self->ex.arena, (uint32_t)slot->mark);
-        if (skip_begun)
-            sp_executor_done(&self->ex, slot, cell, SP_BOOK_LETTERS);
-        sp_store_release(&slot->mark, 0);
-    }
-    sp_shard_poke(self);
-    Py_RETURN_NONE;
-}
-
 PyMethodDef sp_object_methods[] = {
-    {"adopt", (PyCFunction)shard_adopt, METH_NOARGS, "Takes the segment of a predecessor over; its live objects."},
-    {"restore", (PyCFunction)shard_restore, METH_VARARGS, "The Python half of an adopted object."},
     {"allocate", (PyCFunction)(void (*)(void))shard_allocate, METH_VARARGS | METH_KEYWORDS,
      "A slot for an object: its address, or 0 when all are taken."},
     {"release", (PyCFunction)shard_release, METH_O, "Ends an object."},

@@ -192,6 +192,14 @@ static inline void sp_settle_mark(const struct sp_node *node, const struct sp_pe
     sp_store_release(&slot->mark, 0);
 }
 
+/* Counts the death for the object whose turn held the CPU, if that had not ended: two in a row are no accident. */
+static inline void sp_settle_suspect(const struct sp_node *node, struct sp_peer *shard)
+{
+    uint64_t index = sp_load_acquire(&shard->header->counters[SP_COUNT_RUNNING_SLOT]);
+    if (index != 0 && index < node->geometry.slots && shard->slots[index].mark != 0 && shard->slots[index].deaths < UINT16_MAX)
+        shard->slots[index].deaths++;
+}
+
 /* Makes a dead shard's object Runnable if it was running, or has records and nobody who will run it. */
 static inline void sp_settle_phase(struct sp_node *node, struct sp_peer *shard, struct sp_slot *slot, bool has_permit)
 {
@@ -267,6 +275,7 @@ static inline void sp_settle_shard(struct sp_node *node, uint32_t process)
         sp_settle_mark(node, shard, &shard->slots[i]);
         sp_settle_phase(node, shard, &shard->slots[i], i == resumed);
     }
+    sp_settle_suspect(node, shard);
     for (uint32_t producer = 0; producer < node->geometry.processes; producer++)
         for (int stream = 0; stream < 2; stream++)
             sp_settle_ring(node, shard, producer, (enum sp_stream)stream);

@@ -43,7 +43,8 @@ void sp_shard_vacate(ShardObject *self, uint32_t slot)
     Py_XDECREF(tenant.context);
 }
 
-static PyObject *lane_records(ShardObject *self, uint32_t index)
+/* What an object has not run, in order within each lane: (kind, flags, a, b, payload). */
+PyObject *sp_shard_records(ShardObject *self, uint32_t index)
 {
     struct sp_slot *slot = &self->ex.slots[index];
     PyObject *list = PyList_New(0);
@@ -68,7 +69,7 @@ static void shard_sealed(void *context, uint32_t index)
     bool ending = self->ex.objects[index].ending;
     if (!ending || slot->lanes[0].first != 0 || slot->lanes[1].first != 0) {
         PyObject *hook = ending ? self->hooks.dropped : self->hooks.sealed;
-        PyObject *records = lane_records(self, index);
+        PyObject *records = sp_shard_records(self, index);
         PyObject *result =
             records == NULL ? NULL : PyObject_CallFunction(hook, "KN", sp_executor_address(&self->ex, index), records);
         if (result == NULL)
@@ -323,7 +324,7 @@ static int add_methods(PyMethodDef *methods)
 int sp_add_shard(PyObject *module)
 {
     if (sp_add_table(module) < 0 || PyType_Ready(&ShardType) < 0 || add_methods(sp_object_methods) < 0
-        || add_methods(sp_outbound_methods) < 0)
+        || add_methods(sp_succession_methods) < 0 || add_methods(sp_outbound_methods) < 0)
         return -1;
     if (PyModule_AddIntConstant(module, "HANDLER_NO_ARGUMENT", SP_HANDLER_NO_ARGUMENT) < 0
         || PyModule_AddIntConstant(module, "HANDLER_ASYNC", SP_HANDLER_ASYNC) < 0)

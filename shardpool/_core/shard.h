@@ -83,9 +83,14 @@ void sp_shard_failed(ShardObject *self, uint32_t slot, struct sp_cell *cell);
 void sp_shard_vacate(ShardObject *self, uint32_t slot);
 void sp_shard_count_objects(ShardObject *self, int64_t change);
 void sp_value_error(const char *text, uint64_t address);
+PyObject *sp_shard_records(ShardObject *self, uint32_t slot);
 
 /* objects.c */
+uint32_t sp_shard_own_slot(ShardObject *self, PyObject *address);
 extern PyMethodDef sp_object_methods[];
+
+/* succession.c */
+extern PyMethodDef sp_succession_methods[];
 
 /* outbound.c */
 bool sp_shard_write(ShardObject *self, uint32_t process, enum sp_stream stream, uint16_t kind, uint16_t flags,

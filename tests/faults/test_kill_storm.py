@@ -85,6 +85,8 @@ class Storm:
             # A death is no reason to wait here: many are wanted, and each counts for itself.
             "SHARDPOOL_RESTART_INTENSITY": "1000",
             "SHARDPOOL_RESTART_PERIOD": "0.1",
+            # Sessions whose client gave up while its connection was lost end within the test.
+            "SHARDPOOL_RESUME_WINDOW": "3",
         }
         self.out, self.err = directory / "out", directory / "err"
         command = ["serve", "storm:app", "--bind", "tcp://127.0.0.1:0"]

@@ -65,6 +65,7 @@ class LiveShard:
             directory=Directory(_core.Directory(self.node), app.name),
         )
         hooks.runtime = self.runtime = ShardRuntime(self.context, _core.Table)
+        self.runtime.take_over()
         self._doorbell = pool.doorbells[process]
         loop.add_reader(self._doorbell, self._ring)
         self.plan()
@@ -72,10 +73,11 @@ class LiveShard:
     def plan(self) -> None:
         if not self.planned:
             self.planned = True
-            self._loop.call_soon(self._pump)
+            self._loop.call_soon(lambda: self._pump())
 
     def _ring(self) -> None:
         self.core.wake()
+        self.runtime.deaths.look()
         self.plan()
 
     def _pump(self) -> None:
@@ -87,6 +89,24 @@ class LiveShard:
         """No more turns."""
         self._loop.remove_reader(self._doorbell)
         self.plan = lambda: None  # type: ignore[method-assign]
+        self._pump = lambda: None  # type: ignore[method-assign]
+
+    def die(self) -> None:
+        """Stop as a killed process does: what its tasks and timers still do changes nothing in shared memory."""
+        self.stop()
+        self.context.shard = Gone()  # type: ignore[assignment]
+
+
+class Gone:
+    """The executor of a shard that died."""
+
+    current = turn = sessions = 0
+
+    def acquire_gate(self, address: int) -> bool:
+        return True  # who waits for a gate is not cancelled, and this one comes from nowhere
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments, **named: 0
 
 
 @dataclass
@@ -165,6 +185,29 @@ class Pool:
     def start(self, app: App) -> None:
         """Start all shards with an app."""
         self.live = [LiveShard(self, number, app) for number in range(self.shards)]
+
+    def die(self, number: int) -> None:
+        """A shard's process dies, and the supervisor settles."""
+        self.live[number].die()
+        supervisor = _core.Node(0, self.segments, self.doorbells)
+        assert _core.settle(supervisor, 1 + self.acceptors + number)
+
+    def restart(self, number: int, app: App) -> None:
+        """A shard's process dies and its successor starts."""
+        self.die(number)
+        self.succeed(number, app)
+
+    def succeed(self, number: int, app: App) -> None:
+        """The successor of a shard that died starts."""
+        self.live[number] = LiveShard(self, number, app)
+
+    def route(self, client: Client) -> int:
+        """Where a client's messages go."""
+        return self._acceptor.slot(client.slot)["route"]
+
+    def objects(self, number: int) -> int:
+        """How many objects a shard has, its system object included."""
+        return self._acceptor.counters(1 + self.acceptors + number)["objects"]
 
     def close(self) -> None:
         """Stop the shards, close descriptors."""

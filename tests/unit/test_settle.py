@@ -71,7 +71,7 @@ def test_a_successor_runs_what_had_not_begun(rig: Rig) -> None:
     die_in_child(shard)
     settle(rig, SHARD)
     successor = _core.Shard(rig.node(SHARD), 0, rig.hooks[0])
-    found = {kind: (address, begun) for address, kind, _, _, _, begun in successor.adopt()}
+    found = {kind: (address, begun) for address, kind, _, _, _, begun, *_ in successor.adopt()}
     address, begun = found[2]
     assert begun is not None
     assert begun[4] == b"kill"

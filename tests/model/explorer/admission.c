@@ -287,13 +287,13 @@ static void take_over(void)
     sp_executor_adopt(ex);
     for (uint32_t i = 1; i <= config.objects; i++) {
         struct sp_slot *slot = world_slot(i);
-        if (slot->mark == 0)
-            continue;
-        struct sp_cell *cell = sp_arena_cell(&ex->arena, (uint32_t)slot->mark);
-        ghost.lost[cell->a][cell->b] = 1;
-        ghost.last[cell->a] = (int)cell->b + 1;
-        sp_executor_done(ex, slot, cell, SP_BOOK_HANDLED);
-        sp_store_release(&slot->mark, 0);
+        if (slot->mark != 0) {
+            struct sp_cell *cell = sp_arena_cell(&ex->arena, (uint32_t)slot->mark);
+            ghost.lost[cell->a][cell->b] = 1;
+            ghost.last[cell->a] = (int)cell->b + 1;
+            sp_executor_settle_begun(ex, slot, SP_BEGUN_DROP);
+        }
+        sp_executor_take_up(ex, i);
     }
 }
 
