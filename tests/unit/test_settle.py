@@ -103,8 +103,8 @@ def test_a_shard_killed_again_and_again_loses_nothing(rig: Rig) -> None:
             sent += 1
 
         def shard(generation: int = generation) -> None:
-            signal.setitimer(signal.ITIMER_REAL, 0.0005 + 0.0003 * generation)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_REAL, 0.0005 + 0.0003 * generation)
             one = _core.Shard(rig.node(SHARD), 0, rig.hooks[0])
             for address, *_ in one.adopt():
                 one.restore(address, Writing(), table(Writing.message), True)
