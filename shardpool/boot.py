@@ -33,6 +33,13 @@ class Listener(Struct, frozen=True):
     address: str  # as shown to people
 
 
+class Passage(Struct, frozen=True):
+    """The socket pair by which an acceptor is given clients of others (workers/passages.py)."""
+
+    into: int  # written to by the others
+    out: int  # read by the acceptor itself
+
+
 class Boot(Struct, frozen=True):
     """Everything a worker must know before it can do anything."""
 
@@ -52,6 +59,7 @@ class Boot(Struct, frozen=True):
     settings: dict[str, Any]  # the whole validated table of shardpool.settings, by name
     supervisor_pid: int
     cpu: int | None = None  # the CPU to bind to (--pin)
+    passages: list[Passage] = []  # acceptors only, by number; empty where there is one acceptor
     requests: int | None = None  # socket of a warm start process, on which it is asked for workers (shardpool/birth.py)
 
     @property

@@ -54,6 +54,7 @@ def spawn(command: Sequence[str], boot: Boot, environ: Mapping[str, str]) -> Pro
     boot_fd = write_boot(boot)
     try:
         inherited = {boot_fd, *boot.segments, *boot.doorbells, *(listener.fd for listener in boot.listeners)}
+        inherited.update(fd for passage in boot.passages for fd in (passage.into, passage.out))
         if boot.requests is not None:
             inherited.add(boot.requests)
         # dup2 of a descriptor onto itself clears close-on-exec in the child only; everything else stays closed.

@@ -1,14 +1,16 @@
-"""The pool's shared memory and doorbells; made by the supervisor, so that they outlive every worker.
+"""The pool's shared memory, doorbells and passages; made by the supervisor, so that they outlive every worker.
 
 They have no names: the kernel frees them with the last process that holds them.
 """
 
 import os
 import resource
+import socket
 from collections.abc import Mapping
 from typing import Any
 
 from shardpool._core import Geometry, Node, audit, create_segment
+from shardpool.boot import Passage
 from shardpool.exit_codes import ExitCode
 from shardpool.supervisor.child_spec import SUPERVISOR_PROCESS
 from shardpool.supervisor.refusal import Refusal
@@ -32,9 +34,10 @@ _ARENA_PAGE = 65536
 class Memory:
     """One segment and one doorbell per process, by process index."""
 
-    def __init__(self, segments: list[int], doorbells: list[int], node: Node) -> None:
+    def __init__(self, segments: list[int], doorbells: list[int], passages: list[Passage], node: Node) -> None:
         self.segments = segments
         self.doorbells = doorbells
+        self.passages = passages  # one per acceptor; none for a single one
         self.node = node
 
     @classmethod
@@ -57,7 +60,9 @@ class Memory:
         try:
             segments = [create_segment(geometry, process) for process in range(processes)]
             doorbells = [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(processes)]
-            return cls(segments, doorbells, Node(SUPERVISOR_PROCESS, segments, doorbells))
+            acceptors = settings["acceptors"]
+            passages = [_passage() for _ in range(acceptors)] if acceptors > 1 else []
+            return cls(segments, doorbells, passages, Node(SUPERVISOR_PROCESS, segments, doorbells))
         except (OSError, MemoryError) as error:
             total = sum(geometry.segment_size(process) for process in range(processes)) >> 20
             raise Refusal(
@@ -73,6 +78,12 @@ class Memory:
     def audit(self, shard: int) -> dict[str, int]:
         """What a shard's books, lanes, links and permits say; its process may be anywhere, or dead."""
         return audit(self.node, shard)
+
+
+def _passage() -> Passage:
+    # SEQPACKET: a parcel stays whole, and what waits is bounded by the writers' buffer.
+    into, out = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    return Passage(into.detach(), out.detach())
 
 
 def _check_descriptors(processes: int) -> None:

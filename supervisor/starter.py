@@ -108,6 +108,7 @@ class Starter:
             segments=self._memory.segments,
             doorbells=self._memory.doorbells,
             listeners=list(plan.listeners) if spec.role is Role.ACCEPTOR else [],
+            passages=self._memory.passages if spec.role is Role.ACCEPTOR else [],
             control=plan.run_dir.control,
             app=plan.app,
             app_name=plan.name,

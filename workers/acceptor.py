@@ -30,6 +30,7 @@ from shardpool.workers.doors import Event, Transport
 from shardpool.workers.http import Site
 from shardpool.workers.kinds import SlotKind
 from shardpool.workers.minting import Mint
+from shardpool.workers.passages import Passages
 from shardpool.workers.static_files import StaticFiles
 from shardpool.workers.tls import TlsFileError, server_context
 from shardpool.workers.websocket import Upgrade
@@ -72,8 +73,9 @@ class AcceptorProcess:
         files = StaticFiles(settings.static_dir)
         upgrade = Upgrade(settings.origins, settings.compression, settings.frame_bytes)
         sites = {kind: Site(files, upgrade, self._ready, kind) for kind in (False, True)}
+        self._passages = Passages(boot.passages, boot.index)
         app = AppFacts(boot.app_name, boot.codec, boot.envelope)
-        self._clients = Clients(self._engine, settings, app, self._mint, sites, transports, tls)
+        self._clients = Clients(self._engine, settings, app, self._mint, sites, transports, tls, self._passages)
         self._take_over()
         self._listen(boot, transports)
 
@@ -86,6 +88,8 @@ class AcceptorProcess:
         for condition, sentence in _REFUSALS.items():
             self._engine.set_error(condition.row.number, error_body(condition, sentence))
         self._engine.watch(self._link.fd)
+        if self._passages.fd is not None:
+            self._engine.watch(self._passages.fd)
         for listener, transport in zip(boot.listeners, transports, strict=True):
             os.set_blocking(listener.fd, False)
             self._engine.listen(listener.fd, transport)
@@ -120,7 +124,9 @@ class AcceptorProcess:
     def _handle(self, kind: int, client: int, a: int, b: int, payload: bytes) -> None:
         if self._clients.handle(kind, client, a, b, payload):
             return
-        if kind == Event.READY:
+        if kind == Event.READY and client == self._passages.fd:
+            self._clients.receive()
+        elif kind == Event.READY:
             self._control()
         else:
             report(kind, client, a, b)

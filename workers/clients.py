@@ -22,6 +22,7 @@ from shardpool.workers.doors import Event, Framing, Transport
 from shardpool.workers.http import Conversation, Respond, Site, Upgraded
 from shardpool.workers.last_words import closing
 from shardpool.workers.minting import Mint, Token
+from shardpool.workers.passages import Passages
 from shardpool.workers.resumption import Resumption
 from shardpool.workers.static_files import StaticFile
 from shardpool.workers.tls import TlsSession
@@ -75,6 +76,7 @@ class Clients:
         sites: dict[bool, Site],
         transports: list[Transport],
         tls: ssl.SSLContext | None,
+        passages: Passages,
     ) -> None:
         self._engine = engine
         self._settings = settings
@@ -85,7 +87,7 @@ class Clients:
         self._tls = tls
         self._clients: dict[int, Client] = {}
         self._fragments = Fragments(settings.inbound_bytes)
-        self._resumption = Resumption(engine, mint.acceptor, self._welcome_back, self._change_places)
+        self._resumption = Resumption(engine, mint.acceptor, passages, self._welcome_back, self._change_places)
 
     def handle(self, kind: int, client: int, a: int, b: int, payload: bytes) -> bool:
         """One event of the engine; False if it is about no connection."""
@@ -99,6 +101,10 @@ class Clients:
             else:
                 self._engine.end(client, 4500, b"a fault of the server; its log has it")
             return True
+
+    def receive(self) -> None:
+        """Clients that other acceptors send here wait at the passage."""
+        self._resumption.receive()
 
     def settle(self) -> None:
         """Between two batches of events: what had to wait for the end of one."""

@@ -6,6 +6,7 @@ socket by a place that it has left.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -13,6 +14,7 @@ from enum import IntEnum
 from shardpool import wire
 from shardpool._core import Acceptor
 from shardpool.workers.minting import Token, acceptor_of
+from shardpool.workers.passages import Parcel, Passages
 
 ELSEWHERE_REASON = "the session is kept by another acceptor: connect again, and resume there"
 REFUSED_REASON = "the session is over or kept no longer, or the token is not its own: connect without resume"
@@ -54,6 +56,7 @@ class Resumption:
 
     Args:
         acceptor: its number.
+        passages: the ways to the others.
         welcome: the W frame for a session and its new token.
         moved: told that two clients' sockets changed places.
     """
@@ -62,11 +65,13 @@ class Resumption:
         self,
         engine: Acceptor,
         acceptor: int,
+        passages: Passages,
         welcome: Callable[[int, Token], bytes],
         moved: Callable[[int, int], None],
     ) -> None:
         self._engine = engine
         self._acceptor = acceptor
+        self._passages = passages
         self._welcome = welcome
         self._moved = moved
         self._noted: list[Comeback] = []
@@ -76,17 +81,42 @@ class Resumption:
         comeback = Comeback.read(client, resume)
         if comeback is None:
             self.refuse(client)
-        elif acceptor_of(comeback.session) != self._acceptor:
-            self._engine.end(client, 4503, ELSEWHERE_REASON.encode())
         else:
             self._noted.append(comeback)
+
+    def receive(self) -> None:
+        """Clients that other acceptors send here."""
+        for parcel, fd in self._passages.receive():
+            client = self._engine.take_socket(fd, parcel.transport, parcel.framing, parcel.came, parcel.unsent)
+            if client:
+                self._noted.append(Comeback(client, parcel.session, Token(parcel.token), parcel.received))
+            else:
+                os.close(fd)  # no room: the client hears of it by the end of its connection, and comes again
 
     def settle(self) -> None:
         """Between two batches of events: do what was noted."""
         if self._noted:
             noted, self._noted = self._noted, []
             for comeback in noted:
-                self._resume(comeback)
+                acceptor = acceptor_of(comeback.session)
+                if acceptor == self._acceptor:
+                    self._resume(comeback)
+                elif acceptor >= len(self._passages):
+                    self.refuse(comeback.client)
+                elif not self._hand_over(comeback):
+                    self._engine.end(comeback.client, 4503, ELSEWHERE_REASON.encode())
+
+    def _hand_over(self, comeback: Comeback) -> bool:
+        """Give the client to the acceptor that keeps its session."""
+        parts = self._engine.socket_of(comeback.client)
+        if parts is None:
+            return False
+        fd, transport, framing, came, unsent = parts
+        parcel = Parcel(transport, framing, comeback.session, comeback.token.value, comeback.received, came, unsent)
+        if not self._passages.send(acceptor_of(comeback.session), parcel, fd):
+            return False
+        self._engine.let_go(comeback.client)
+        return True
 
     def refuse(self, client: int) -> None:
         """The same words for every reason: who guesses learns nothing."""

@@ -44,6 +44,8 @@ class Talker(Actor):
 
     @every(0.01)
     async def tick(self) -> None:
+        if not self.heard:
+            return  # the client has its handler when it speaks
         self.ticks += 1
         await self.session.send({"type": "tick", "n": self.ticks})
 
@@ -66,6 +68,7 @@ class Served:
 
     def __init__(self, directory: Path, acceptors: int, *more: str, binds: tuple[str, ...] = ("tcp", "ws")) -> None:
         self.directory = directory
+        self.count = acceptors
         (directory / "talk.py").write_text(APP)
         runtime = directory / "runtime"
         runtime.mkdir(mode=0o700)

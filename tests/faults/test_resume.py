@@ -39,11 +39,12 @@ def serve() -> Iterator[Any]:
 
 
 async def kill_acceptors(pool: Served, clients: list[Talking], kills: int) -> None:
-    for _ in range(kills):
+    for kill in range(kills):
         answered = sum(len(client.answered) for client in clients)
         while sum(len(client.answered) for client in clients) < answered + 2 * len(clients):
             await asyncio.sleep(0.01)  # all of them are talking
-        victim = pool.acceptors()[0]
+        acceptors = pool.wait_for(lambda: up if len(up := pool.acceptors()) == pool.count else None)
+        victim = acceptors[kill % len(acceptors)]
         returned = sum(client.reconnects for client in clients)
         victim.kill()
         async with asyncio.timeout(30):
@@ -78,12 +79,19 @@ def test_every_client_of_a_killed_acceptor_resumes_and_misses_nothing(serve: Any
 
 
 @pytest.mark.timeout(120)
+def test_clients_find_their_session_whichever_acceptor_they_come_back_to(serve: Any) -> None:
+    """P-16, P-6: of three acceptors one is killed after the other; sockets are handed to that of the session."""
+    pool = serve(3)
+    through(pool, list(pool.addresses.values()), 4)
+
+
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("transport", ["tcp", "ws"])
 def test_connections_cut_at_any_byte_lose_and_double_nothing(serve: Any, transport: str) -> None:
     """P-11, O-12: RST in the middle of frames, hellos and welcomes, hundreds of times: no number missed or repeated."""
     seed = int(os.environ.get("SHARDPOOL_SEED") or random.randrange(1 << 32))
     print(f"SHARDPOOL_SEED={seed}")
-    address = serve(1, binds=(transport,)).addresses[transport]
+    address = serve(2, binds=(transport,)).addresses[transport]
     found = re.search(r":(\d+)/?$", address)
     assert found is not None
 

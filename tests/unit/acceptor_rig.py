@@ -21,9 +21,10 @@ from shardpool import _core
 from shardpool.settings import defaults
 from shardpool.workers.acceptor_settings import AcceptorSettings
 from shardpool.workers.clients import AppFacts, Clients
-from shardpool.workers.doors import Transport
+from shardpool.workers.doors import Event, Transport
 from shardpool.workers.http import Site
 from shardpool.workers.minting import Mint
+from shardpool.workers.passages import Passages
 from shardpool.workers.static_files import StaticFiles
 from shardpool.workers.websocket import Upgrade
 
@@ -124,6 +125,7 @@ class Rig:
         self.system = System()
         if start_shard:
             self.start_shard()
+        self.passages = Passages()
         self._how = (envelope, root, tls, settings)
         self._build(*self._how)
 
@@ -149,9 +151,8 @@ class Rig:
         upgrade = Upgrade(self.settings.origins, self.settings.compression, self.settings.frame_bytes)
         sites = {kind: Site(StaticFiles(root), upgrade, lambda: True, kind) for kind in (False, True)}
         transports = list(Transport)
-        self.clients = Clients(
-            self.engine, self.settings, AppFacts("rig", "raw", envelope), self.mint, sites, transports, tls
-        )
+        app = AppFacts("rig", "raw", envelope)
+        self.clients = Clients(self.engine, self.settings, app, self.mint, sites, transports, tls, self.passages)
         self.listeners: list[socket.socket] = []
         for transport in transports:
             listener = socket.socket(socket.AF_UNIX if transport is Transport.LOCAL else socket.AF_INET)
@@ -211,6 +212,7 @@ class Rig:
 
     def close(self) -> None:
         """Give descriptors back."""
+        self.passages.close()
         for sock in (*self.listeners, *(peer.sock for peer in self.peers)):
             sock.close()
         del self.engine, self.shard
@@ -220,7 +222,9 @@ class Rig:
     def step(self) -> None:
         """One turn of each side."""
         for event in self.engine.poll(0):
-            if not self.clients.handle(*event):
+            if event[0] == Event.READY:
+                self.clients.receive()
+            elif not self.clients.handle(*event):
                 self.events.append(event)
         self.clients.settle()
         if self.shard_runs:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import random
+import socket
 import struct
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from acceptor_rig import Peer, Rig
 
 from shardpool import _core
+from shardpool.boot import Passage
 from shardpool.workers.doors import Transport
+from shardpool.workers.passages import Parcel, Passages
 from shardpool.workers.resumption import Resumed
 
 WINDOW = 30.0
@@ -194,7 +198,7 @@ def test_a_thousand_wrong_tokens_then_the_right_one(rig: Rig) -> None:
         lambda: {"token": welcome["token"][:-2]},
         lambda: {"token": "zz" * 16},
         lambda: {"session": other["session"]},
-        lambda: {"session": f"{rng.getrandbits(56):016x}"},
+        lambda: {"session": f"{rng.getrandbits(62):016x}"},
         lambda: {"session": "-1"},
         lambda: {"received": 2},
         lambda: {"received": 1 << 40},
@@ -249,22 +253,25 @@ def test_a_resume_takes_the_session_from_a_half_open_connection(rig: Rig) -> Non
 
 def test_a_websocket_and_a_tcp_connection_may_follow_each_other(rig: Rig) -> None:
     """P-11: a session is not bound to the transport it came by; what Python knows of a socket goes with it."""
-    socket = rig.connect(Transport.WS)
-    socket.write(
-        b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n"
-    )
-    rig.until(lambda: (socket.pull(), b"\r\n\r\n" in socket.data)[1])
-    socket.data = b""
-    socket.write(masked(b'H{"v":1}'))
-    rig.until(lambda: (socket.pull(), b'"v":1' in socket.data)[1])
-    welcome = json.loads(socket.data[socket.data.index(b"{") :])
+    page = rig.connect(Transport.WS)
+    page.write(UPGRADE)
+    rig.until(lambda: (page.pull(), b"\r\n\r\n" in page.data)[1])
+    page.data = b""
+    page.write(masked(b'H{"v":1}'))
+    rig.until(lambda: (page.pull(), b'"v":1' in page.data)[1])
+    welcome = json.loads(page.data[page.data.index(b"{") :])
     peer, welcome = come_back(rig, welcome, 0)
-    rig.until(lambda: (socket.pull(), socket.data.endswith(b"connection"))[1])
-    assert b"\x0f\xa0" not in socket.data
-    assert struct.pack(">H", 4409) in socket.data
+    rig.until(lambda: (page.pull(), page.data.endswith(b"connection"))[1])
+    assert b"\x0f\xa0" not in page.data
+    assert struct.pack(">H", 4409) in page.data
     peer.send(ask(1, b"x"))
     assert peer.frame() == reply(1, 1, b"x")
+
+
+UPGRADE = (
+    b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n"
+)
 
 
 def masked(payload: bytes) -> bytes:
@@ -275,16 +282,13 @@ def masked(payload: bytes) -> bytes:
 @pytest.mark.parametrize(("code", "kept"), [(1000, False), (1001, True), (1002, False), (3500, True), (1011, True)])
 def test_a_websocket_that_closes_says_whether_it_comes_back(rig: Rig, code: int, kept: bool) -> None:
     """P-11: 1000 is goodbye; a page that was left (1001) and clients that gave up may resume."""
-    socket = rig.connect(Transport.WS)
-    socket.write(
-        b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n"
-    )
-    socket.write(masked(b'H{"v":1}'))
-    rig.until(lambda: (socket.pull(), b'"v":1' in socket.data)[1])
-    socket.write(struct.pack(">BB4xH", 0x88, 0x82, code))
-    socket.rest()
-    socket.sock.close()
+    page = rig.connect(Transport.WS)
+    page.write(UPGRADE)
+    page.write(masked(b'H{"v":1}'))
+    rig.until(lambda: (page.pull(), b'"v":1' in page.data)[1])
+    page.write(struct.pack(">BB4xH", 0x88, 0x82, code))
+    page.rest()
+    page.sock.close()
     rig.until(lambda: rig.engine.connections == 0)
     rig.steps(0.02)
     assert rig.engine.detached == int(kept)
@@ -455,3 +459,75 @@ def test_a_session_that_was_being_bound_at_the_death_ends(rig: Rig) -> None:
     assert rig.succeed() == (0, 0)
     rig.bind(77, 1 << 32)
     rig.until(lambda: ended(rig) == [1006])
+
+
+class Detour(Passages):
+    """Two acceptors' passages, of which the other leads back here."""
+
+    def __init__(self, room: bool = True) -> None:
+        ways = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
+        super().__init__([Passage(into.detach(), out.detach()) for into, out in ways], 1)
+        self.sent: list[Parcel] = []
+        self.room = room
+
+    def send(self, acceptor: int, parcel: Parcel, fd: int) -> bool:
+        assert acceptor == 1
+        self.sent.append(parcel)
+        own = msgspec.structs.replace(parcel, session=parcel.session & (1 << 56) - 1)
+        return self.room and super().send(acceptor, own, fd)
+
+
+def elsewhere(welcome: dict[str, Any]) -> dict[str, Any]:
+    """The same session, as if acceptor 1 kept it."""
+    return welcome | {"session": f"{int(welcome['session'], 16) | 1 << 56:016x}"}
+
+
+def detoured(rig: Rig, room: bool = True) -> Detour:
+    detour = Detour(room)
+    rig.passages = rig.clients._resumption._passages = detour
+    assert detour.fd is not None
+    rig.engine.watch(detour.fd)
+    return detour
+
+
+def test_a_client_moves_with_its_socket_to_the_acceptor_of_its_session(rig: Rig) -> None:
+    """P-6, P-11: what was read behind the hello moves with it, and the resume is done there."""
+    peer, welcome = login(rig)
+    lose(rig, peer)
+    rig.shard.push(rig.sessions[0][4], b"missed")
+    detour = detoured(rig)
+    peer = rig.connect()
+    peer.send(hello(elsewhere(welcome), 0), ask(1, b"pipelined"))
+    frame = peer.frame()
+    assert frame[:1] == b"W"
+    assert json.loads(frame[1:])["resumed"] is True
+    assert peer.frame() == push(1, b"missed")
+    assert peer.frame() == reply(2, 1, b"pipelined")
+    assert detour.sent[0].came == struct.pack(">I", 14) + ask(1, b"pipelined")
+    assert rig.engine.connections == 1
+
+
+def test_a_websocket_moves_behind_its_handshake(rig: Rig) -> None:
+    """P-11: the handshake's answer, wherever it was written, comes first; frames go on as frames."""
+    peer, welcome = login(rig)
+    lose(rig, peer)
+    detour = detoured(rig)
+    peer = rig.connect(Transport.WS)
+    peer.write(UPGRADE + masked(hello(elsewhere(welcome), 0)))
+    rig.until(lambda: (peer.pull(), b'"resumed":true' in peer.data)[1])
+    assert peer.data.startswith(b"HTTP/1.1 101 ")
+    assert len(detour.sent) == 1
+    peer.write(masked(ask(1, b"x")))
+    rig.until(lambda: (peer.pull(), peer.data.endswith(b"\x82\x0a" + reply(1, 1, b"x")))[1])
+
+
+def test_where_a_socket_cannot_move_the_client_is_told_to_come_again(rig: Rig) -> None:
+    """P-11: no room on the way is 4503, not a refused resume; the session goes on waiting."""
+    peer, welcome = login(rig)
+    lose(rig, peer)
+    detoured(rig, room=False)
+    peer = rig.connect()
+    peer.send(hello(elsewhere(welcome), 0))
+    assert peer.close_code() == 4503
+    assert ended(rig) == []
+    come_back(rig, welcome, 0)
