@@ -27,6 +27,7 @@ class Warmed(Struct, frozen=True):
 
     reason: str = ""  # what was found; empty: it is ready
     remedy: str = ""
+    loaded: bool = False  # the app can be imported; what is wrong concerns forking only
 
 
 _warmed = msgspec.json.Decoder(Warmed)

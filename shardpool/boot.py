@@ -132,6 +132,16 @@ def become_worker(boot: Boot) -> None:
         os.sched_setaffinity(0, {boot.cpu})
 
 
+def leave_worker() -> None:
+    """Have no signal change the exit code: an interpreter that ends gives each its deadly default back.
+
+    Called by: a worker, last thing.
+    """
+    faulthandler.unregister(signal.SIGUSR2)
+    for number in HELD_BACK:
+        signal.signal(number, signal.SIG_IGN)
+
+
 def _leave_to_supervisor(number: int, frame: object) -> None:
     """A signal that is none of a worker's business."""
 

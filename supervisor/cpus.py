@@ -5,10 +5,9 @@ would get far too many workers.
 """
 
 import os
-from collections.abc import Callable, Iterator
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterator
 
-Read = Callable[[str], str | None]
+from shardpool.supervisor.cgroups import Read, directories, read_file
 
 
 def usable_cpus(affinity: int, read: Read) -> int:
@@ -29,48 +28,11 @@ def usable_cpus_here() -> int:
     return usable_cpus(len(os.sched_getaffinity(0)), read_file)
 
 
-def read_file(path: str) -> str | None:
-    """Text of a small file, None if it cannot be read."""
-    try:
-        return Path(path).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-
-
 def _quotas(read: Read) -> Iterator[float]:
     """Every quota that holds for this process, in CPUs: its groups' and those of all groups above them."""
-    mounts = list(_cgroup_mounts(read("/proc/self/mountinfo") or ""))
-    for line in (read("/proc/self/cgroup") or "").splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, group = rest.partition(":")
-        for root, point, kind, options in mounts:
-            if controllers == "" and kind == "cgroup2":
-                for directory in _upwards(group, root, point):
-                    yield from _quota_v2(read(f"{directory}/cpu.max"))
-            elif "cpu" in controllers.split(",") and kind == "cgroup" and "cpu" in options:
-                for directory in _upwards(group, root, point):
-                    yield from _quota_v1(read(f"{directory}/cpu.cfs_quota_us"), read(f"{directory}/cpu.cfs_period_us"))
-
-
-def _cgroup_mounts(mountinfo: str) -> Iterator[tuple[str, str, str, list[str]]]:
-    """Root, mount point, file system type and super options of every cgroup mount."""
-    for line in mountinfo.splitlines():
-        left, separator, right = line.partition(" - ")
-        fields, kinds = left.split(" "), right.split(" ")
-        if separator and len(fields) >= 5 and len(kinds) >= 3 and kinds[0] in ("cgroup", "cgroup2"):
-            yield fields[3], fields[4], kinds[0], kinds[2].split(",")
-
-
-def _upwards(group: str, root: str, point: str) -> Iterator[str]:
-    """Directories of a group and all above it, as they are seen through a mount of `root` at `point`."""
-    try:
-        inside = PurePosixPath(group).relative_to(root)
-    except ValueError:
-        # In a container without a cgroup namespace the group's path is the host's: its own directory is the mount.
-        inside = PurePosixPath()
-    parts = [part for part in inside.parts if part != ".."]
-    for length in range(len(parts), -1, -1):
-        yield "/".join([point.rstrip("/"), *parts[:length]])
+    for directory in directories(read, "cpu"):
+        yield from _quota_v2(read(f"{directory}/cpu.max"))
+        yield from _quota_v1(read(f"{directory}/cpu.cfs_quota_us"), read(f"{directory}/cpu.cfs_period_us"))
 
 
 def _quota_v2(text: str | None) -> Iterator[float]:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """Exit code or signal of a dead process; exactly one is set."""
+    """Exit code or signal of a dead process; exactly one of these is set."""
 
     exit_code: int | None = None
     signal: int | None = None
+    cause: str = ""  # why the supervisor killed it
 
     @property
     def clean(self) -> bool:
@@ -27,8 +28,9 @@ class Death:
         except ValueError:
             name = f"signal {self.signal}"
         # Nobody but the kernel's memory killer, or an operator, sends this one unasked.
-        hint = " (out of memory? see dmesg)" if self.signal == signal.SIGKILL else ""
-        return f"was killed by {name}{hint}"
+        hint = "out of memory? see dmesg" if self.signal == signal.SIGKILL else ""
+        because = self.cause or hint
+        return f"was killed by {name} ({because})" if because else f"was killed by {name}"
 
 
 def death_of(result: os.waitid_result) -> Death:

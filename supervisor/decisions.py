@@ -80,7 +80,7 @@ def decide(state: State, event: Event, now: float) -> tuple[State, list[Action]]
             if state.child(process).status is Status.READY:
                 state = _with(state, process, status=Status.DRAINED)
         case Died(process, death):
-            state = _with(state, process, settled=False)
+            state = _with(state, process, settled=False, last_death=death.text, died=now)
             state = _died(state, state.child(process), death, actions, now)
         case Settled(process):
             state = _with(state, process, settled=True)

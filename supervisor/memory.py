@@ -14,6 +14,7 @@ from shardpool.boot import Passage
 from shardpool.exit_codes import ExitCode
 from shardpool.supervisor.child_spec import SUPERVISOR_PROCESS
 from shardpool.supervisor.refusal import Refusal
+from shardpool.supervisor.room import room
 
 _GEOMETRY_SETTINGS = (
     "slots",
@@ -27,6 +28,7 @@ _GEOMETRY_SETTINGS = (
     "lifecycle_bytes",
     "directory_entries",
 )
+_SIZES = "arena_bytes, link_bytes, slots or workers"
 
 _ARENA_PAGE = 65536
 
@@ -57,6 +59,14 @@ class Memory:
             geometry = Geometry(settings["acceptors"], settings["workers"], **sizes)
         except ValueError as error:
             raise Refusal(f"shared memory: {error}", "see docs/settings.md", ExitCode.CONFIG) from None
+        total = sum(geometry.segment_size(process) for process in range(processes))
+        available = room()
+        if available is not None and total > available:
+            raise Refusal(
+                f"shared memory: {processes} processes need {_mib(total)}, and {_mib(available)} of memory are left",
+                f"lower {_SIZES}, or give this machine, container or unit more memory",
+                ExitCode.CONFIG,
+            )
         try:
             segments = [create_segment(geometry, process) for process in range(processes)]
             doorbells = [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(processes)]
@@ -64,11 +74,8 @@ class Memory:
             passages = [_passage() for _ in range(acceptors)] if acceptors > 1 else []
             return cls(segments, doorbells, passages, Node(SUPERVISOR_PROCESS, segments, doorbells))
         except (OSError, MemoryError) as error:
-            total = sum(geometry.segment_size(process) for process in range(processes)) >> 20
             raise Refusal(
-                f"shared memory ({total} MiB for {processes} processes): {error}",
-                "lower arena_bytes, link_bytes, slots or workers",
-                ExitCode.CONFIG,
+                f"shared memory ({_mib(total)} for {processes} processes): {error}", f"lower {_SIZES}", ExitCode.CONFIG
             ) from None
 
     def counters(self, process: int) -> dict[str, int]:
@@ -84,6 +91,10 @@ def _passage() -> Passage:
     # SEQPACKET: a parcel stays whole, and what waits is bounded by the writers' buffer.
     into, out = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     return Passage(into.detach(), out.detach())
+
+
+def _mib(size: int) -> str:
+    return f"{size >> 20} MiB"
 
 
 def _check_descriptors(processes: int) -> None:

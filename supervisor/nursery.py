@@ -52,7 +52,7 @@ class Birth:
     """A worker that was asked for."""
 
     spec: ChildSpec
-    bed: Bed
+    warm: Warm
     socket: socket.socket
     deadline: float
 
@@ -142,7 +142,7 @@ class Nursery:
             return False
         finally:
             theirs.close()
-        self._births[spec.process] = Birth(spec, bed, ours, time.monotonic() + _BIRTH_PATIENCE)
+        self._births[spec.process] = Birth(spec, bed.now, ours, time.monotonic() + _BIRTH_PATIENCE)
         self._poller.register(ours.fileno(), zmq.POLLIN)
         return True
 
@@ -171,7 +171,8 @@ class Nursery:
         """Seconds until `look` must be called though no descriptor is ready; None: never."""
         times = [birth.deadline for birth in self._births.values()]
         times += [bed.due for bed in self._beds.values() if bed.due is not None]
-        times += [bed.coming.started + self._patience for bed in self._beds.values() if bed.coming is not None]
+        importing = (warm for bed in self._beds.values() for warm in (bed.now, bed.coming) if warm is not None)
+        times += [warm.started + self._patience for warm in importing if not warm.ready]
         return max(0.0, min(times) - now) if times else None
 
     def look(self) -> Iterable[Outcome]:
@@ -203,40 +204,36 @@ class Nursery:
             return []
         self.cancel(birth.spec.process)
         # Stopped, or stuck in somebody's at-fork handler: the next one would wait as long.
-        if birth.bed.now is not None:
-            self._console.log(
-                Level.WARNING,
-                f"the warm start of {birth.spec.role}s (pid {birth.bed.now.process.pid}) does not answer: killed",
-            )
-            birth.bed.now.process.kill(SIGKILL)
-            birth.bed.now.ready = False
+        if birth.warm.ready:
+            birth.warm.ready = False
+            if self._is_present(birth.warm):
+                self._console.log(
+                    Level.WARNING,
+                    f"the warm start of {birth.spec.role}s (pid {birth.warm.process.pid}) does not answer: killed; "
+                    f"{birth.spec.label} is started by exec",
+                )
+                birth.warm.process.kill(SIGKILL)
         return [Unborn(birth.spec)]
 
     def _look_at_coming(self, bed: Bed, warm: Warm, now: float) -> list[Outcome]:
-        warmed = self._warmed(warm)
-        if warmed is None and now - warm.started >= self._patience:
-            warmed = Warmed(
-                f"the import took more than {self._patience:g} s", "do slow work in on_start, not at import"
-            )
+        warmed = self._warmed(warm, now)
         if warmed is None:
             return []
         bed.coming = None
-        if warmed.reason:
+        if warmed.reason and not warmed.loaded:
             self._dismiss(warm)
             return [Renewed(warmed)]
         if bed.now is not None:
             self._dismiss(bed.now)
         bed.now, bed.due, bed.deaths = warm, None, ()
+        if warmed.reason:
+            self._do_without(bed, warm, warmed)
         return [Renewed()]
 
     def _look_at_present(self, bed: Bed, warm: Warm, now: float) -> None:
-        warmed = None if warm.ready else self._warmed(warm)
+        warmed = None if warm.ready else self._warmed(warm, now)
         if warmed is not None and warmed.reason:
-            self._console.log(
-                Level.WARNING, f"{bed.role}s will be restarted by exec, slowly: {warmed.reason}: {warmed.remedy}"
-            )
-            self._dismiss(warm)
-            bed.now = None
+            self._do_without(bed, warm, warmed)
             return
         death = warm.process.reap()
         if death is None:
@@ -251,12 +248,19 @@ class Nursery:
             f"the warm start of {bed.role}s (pid {warm.process.pid}) {death.text}; it is started again {then}",
         )
 
-    def _warmed(self, warm: Warm) -> Warmed | None:
-        """What it says; its end without a word is a reason, too, for one that is not in service."""
+    def _do_without(self, bed: Bed, warm: Warm, why: Warmed) -> None:
+        self._console.log(Level.WARNING, f"{bed.role}s will be restarted by exec, slowly: {why.reason}: {why.remedy}")
+        self._dismiss(warm)
+        bed.now = None
+
+    def _warmed(self, warm: Warm, now: float) -> Warmed | None:
+        """What it says; its end without a word is a reason, too, for one that is not in service; so is silence."""
         try:
             warmed = receive_warmed(warm.requests)
         except (OSError, EOFError, msgspec.DecodeError):
             return None if warm.ready or self._is_present(warm) else Warmed("it died while it imported", "see the log")
+        if warmed is None and now - warm.started >= self._patience:
+            return Warmed(f"the import took more than {self._patience:g} s", "do slow work in on_start, not at import")
         warm.ready = warmed is not None and not warmed.reason
         return warmed
 

@@ -52,6 +52,8 @@ class Child:
     due: float = 0.0
     deaths: tuple[float, ...] = ()
     restarts: int = 0
+    last_death: str = ""  # how the last process of this place ended
+    died: float = 0.0
     failure: str = ""  # what it last reported as Failed, until it dies of it
     settled: bool = True  # nothing of a dead predecessor is left in shared memory
 
@@ -69,6 +71,7 @@ class Step(Enum):
     """What a rolling restart is doing."""
 
     REFRESHING = auto()  # the present code is being imported
+    WAITING = auto()  # for a shard that was being started by the old code
     HANDING_OVER = auto()
     RETURNING = auto()
     ENDED = auto()

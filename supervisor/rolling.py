@@ -13,6 +13,7 @@ from dataclasses import replace
 from shardpool.control import HandOver
 from shardpool.supervisor.child_spec import Role
 from shardpool.supervisor.pool_state import (
+    LIVE,
     Action,
     Child,
     Kill,
@@ -28,6 +29,7 @@ from shardpool.supervisor.pool_state import (
 )
 
 _RETURN_PATIENCE = 60.0
+_COMING_UP = frozenset((Step.WAITING, Step.RETURNING))
 
 
 def refusal(state: State) -> str:
@@ -92,15 +94,16 @@ def left(state: State, now: float) -> State:
 def returned(state: State, process: int, actions: list[Action], now: float) -> State:
     """A shard is ready: if it is the one at work, the next one's turn has come."""
     restart = state.restart
-    if restart is None or restart.step is not Step.RETURNING or restart.left[0] != process:
+    if restart is None or restart.step not in _COMING_UP or restart.left[0] != process:
         return state
-    return _next(state, replace(restart, left=restart.left[1:]), actions, now)
+    done = restart.step is Step.RETURNING
+    return _next(state, replace(restart, left=restart.left[done:]), actions, now)
 
 
 def failed(state: State, process: int, why: str, actions: list[Action]) -> State:
     """A shard did not come up: if it is the one at work, no other is touched."""
     restart = state.restart
-    if restart is None or restart.step is not Step.RETURNING or restart.left[0] != process:
+    if restart is None or restart.step not in _COMING_UP or restart.left[0] != process:
         return state
     return end(
         state, f"{state.child(process).spec.label} did not come back: {why}; the others were left alone", actions
@@ -113,7 +116,7 @@ def late(state: State, actions: list[Action], now: float) -> State:
     if restart is None or restart.deadline is None or now < restart.deadline:
         return state
     process = restart.left[0]
-    if restart.step is Step.RETURNING:
+    if restart.step in _COMING_UP:
         return failed(state, process, f"not ready within {_RETURN_PATIENCE:g} s", actions)
     actions.append(Say(f"{state.child(process).spec.label} did not hand over in time: killed", error=True))
     actions.append(Kill(process))
@@ -144,7 +147,8 @@ def _next(state: State, restart: Restart, actions: list[Action], now: float) -> 
     # It died a moment ago and comes back anyway, by the present code; or its breaker is open, and this is its chance.
     if child.status is Status.BROKEN:
         state = _revived(state, child, now)
-    return replace(state, restart=replace(restart, step=Step.RETURNING, deadline=now + _RETURN_PATIENCE))
+    step = Step.WAITING if child.status in LIVE else Step.RETURNING
+    return replace(state, restart=replace(restart, step=step, deadline=now + _RETURN_PATIENCE))
 
 
 def _revived(state: State, child: Child, now: float) -> State:

@@ -15,7 +15,8 @@ class Signals:
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
-        self._before = [(number, signal.signal(number, _nothing)) for number in _CAUGHT]
+        for number in _CAUGHT:
+            signal.signal(number, _nothing)
         # A full socket loses a number that is in it many times already.
         self._before_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         faulthandler.register(signal.SIGUSR2, all_threads=True)
@@ -35,10 +36,13 @@ class Signals:
             yield signal.Signals(number)
 
     def close(self) -> None:
-        """Give the signals back."""
+        """The process ends: no signal has anything left to ask for.
+
+        Not given back: one that comes while the interpreter ends would make its exit code that of a signal.
+        """
         signal.set_wakeup_fd(self._before_fd)
-        for number, handler in self._before:
-            signal.signal(number, handler)
+        for number in _CAUGHT:
+            signal.signal(number, signal.SIG_DFL if number is signal.SIGCHLD else signal.SIG_IGN)
         self._reader.close()
         self._writer.close()
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 _NS = 1_000_000_000
+STACK_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +16,7 @@ class Progress:
 
     turns: int
     since: float  # monotonic seconds at which `turns` was first seen
-    reported: bool = False
+    told: int = 0  # how often this standstill was a Stall
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class Stall:
 
     seconds: float
     slot: int  # of the object whose handler runs; 0: none, it has work and takes none up
+    again: bool = False  # it was told of, and its stack has had the time to be written
 
 
 def observe(
@@ -32,7 +34,7 @@ def observe(
     """Compare a shard's counters with what was seen before.
 
     Args: now: monotonic seconds, the clock of running_since_ns; after: seconds without progress that are a stall.
-    Returns: what to remember, and the stall, once per standstill.
+    Returns: what to remember, and the stall: twice per standstill, STACK_SECONDS apart.
     """
     turns = counters.get("turns", 0)
     if before is None or before.turns != turns:
@@ -45,6 +47,7 @@ def observe(
     else:
         # Idle: nothing is due, however long ago the last turn was.
         return Progress(turns, now), None
-    if stuck < after or before.reported:
+    if before.told > 1 or stuck < after + before.told * STACK_SECONDS:
         return before, None
-    return Progress(turns, before.since, reported=True), Stall(stuck, counters.get("running_slot", 0))
+    stall = Stall(stuck, counters.get("running_slot", 0), again=before.told == 1)
+    return Progress(turns, before.since, before.told + 1), stall

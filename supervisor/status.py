@@ -31,6 +31,8 @@ class ProcessStatus(Struct, frozen=True):
     pid: int
     uptime: float  # seconds
     restarts: int
+    last_death: str  # how the last process of this place ended; empty: none has
+    seconds_since_death: float
     cpu_percent: float  # of one CPU, since the last look
     rss_bytes: int  # shared memory included, as far as it was touched
     messages_per_second: float
@@ -120,6 +122,8 @@ def describe(child: Child, memory: Memory, before: Sample | None, now: float) ->
         pid=child.pid,
         uptime=now - child.started if child.pid else 0.0,
         restarts=child.restarts,
+        last_death=child.last_death,
+        seconds_since_death=now - child.died if child.last_death else 0.0,
         cpu_percent=max(0.0, 100 * (sample.cpu - before.cpu) / elapsed),
         rss_bytes=rss,
         messages_per_second=max(0, sample.messages - before.messages) / elapsed,
@@ -134,6 +138,7 @@ def table(status: PoolStatus) -> str:
     lines = [
         f"{status.name} ({status.app}): {status.phase}, supervisor pid {status.pid}, up {_duration(status.uptime)}",
         *(f"  {listener['address']}" for listener in status.listeners),
+        *_starts(status),
         "",
     ]
     lines += _columns([_HEADER, *(_row(row) for row in status.processes)])
@@ -141,11 +146,25 @@ def table(status: PoolStatus) -> str:
         if row.running is not None and row.running.seconds >= 1:
             where = f"(object slot {row.running.slot})"
             lines.append(f"shard {row.index + 1} has been in one handler for {row.running.seconds:.1f} s {where}")
+        if row.last_death:
+            ago = _duration(row.seconds_since_death)
+            lines.append(f"{row.role} {row.index + 1}: its last process {row.last_death}, {ago} ago")
         if row.state == "broken":
             lines.append(
                 f"{row.role} {row.index + 1} was given up after repeated deaths; mend the cause and restart the pool"
             )
     return "\n".join(lines)
+
+
+def _starts(status: PoolStatus) -> list[str]:
+    """How workers come to life, and how the last restart went."""
+    warm = f"{status.warm_ready} of {len(status.warm)} ready" if status.warm else "none; workers are started by exec"
+    lines = [f"  warm start processes: {warm}"]
+    if status.restart is not None:
+        state = "under way" if status.restart.running else "ended early" if status.restart.problem else "done"
+        problem = f": {status.restart.problem}" if status.restart.problem else ""
+        lines.append(f"  rolling restart {status.restart.number}: {state}, {status.restart.progress}{problem}")
+    return lines
 
 
 _HEADER = [

@@ -14,6 +14,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, assert_never
 
 import msgspec
@@ -79,7 +80,7 @@ from shardpool.supervisor.pool_state import (
 from shardpool.supervisor.recovery import Recovery
 from shardpool.supervisor.restart_policy import RestartPolicy
 from shardpool.supervisor.signals import Signals
-from shardpool.supervisor.stall import Progress, observe
+from shardpool.supervisor.stall import STACK_SECONDS, Progress, observe
 from shardpool.supervisor.starter import NotStarted, Outcome, Starter
 from shardpool.supervisor.welcome import welcome
 
@@ -110,6 +111,7 @@ class Supervisor:
         self._processes: dict[int, Process] = {}  # by process index
         self._registered: set[int] = set()  # process indices whose present process has registered
         self._progress: dict[int, Progress] = {}
+        self._condemned: dict[int, str] = {}  # why we killed it
         self._answers = Answers(plan, memory)
         self._watch_due = self._started + _WATCH_PERIOD
 
@@ -240,7 +242,7 @@ class Supervisor:
             del self._processes[index]
             self._registered.discard(index)
             self._progress.pop(index, None)
-            self._take(Died(index, death))
+            self._take(Died(index, replace(death, cause=self._condemned.pop(index, ""))))
         self._reap_orphans()
 
     def _reap_orphans(self) -> None:
@@ -286,16 +288,19 @@ class Supervisor:
             counters = self._memory.counters(index)
             after = self._plan.settings["stall_after"]
             self._progress[index], stall = observe(self._progress.get(index), counters, now, after)
-            if stall is None:
+            restart = self._plan.settings["stall_policy"] == "restart"
+            if stall is None or (stall.again and not restart):
                 continue
             where = f"in one handler (object slot {stall.slot})" if stall.slot else "without taking up waiting work"
-            restart = self._plan.settings["stall_policy"] == "restart"
-            then = "killed" if restart else "its stack follows"
+            then = "killed" if stall.again else "its stack follows"
             self._console.log(
                 Level.WARNING,
                 f"{child.spec.label} (pid {child.pid}) has been {where} for {stall.seconds:.1f} s: {then}",
             )
-            process.kill(signal.SIGKILL if restart else signal.SIGUSR2)
+            if stall.again:
+                self._condemned[index] = f"stalled for {stall.seconds:.1f} s"
+            process.kill(signal.SIGKILL if stall.again else signal.SIGUSR2)
+            self._watch_due = now + STACK_SECONDS
 
     # Actions out
 

@@ -18,7 +18,7 @@ from enum import Enum, auto
 import msgspec
 
 from shardpool._core import Acceptor, Node
-from shardpool.boot import Boot, become_worker, read_boot
+from shardpool.boot import Boot, become_worker, leave_worker, read_boot
 from shardpool.control import CloseDoors, Drain, Drained, Failed, Homes, Ready, Register, Stop
 from shardpool.errors import Condition, ErrorBody
 from shardpool.exit_codes import ExitCode
@@ -197,6 +197,7 @@ def run(boot: Boot) -> int:
     link.send(Ready())
     process.run()
     link.close()
+    leave_worker()
     return int(ExitCode.OK)
 
 

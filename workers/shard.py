@@ -22,7 +22,7 @@ import uvloop
 from shardpool import _core
 from shardpool._core import Node, Shard, Table
 from shardpool.app import Blueprint
-from shardpool.boot import Boot, become_worker, read_boot
+from shardpool.boot import Boot, become_worker, leave_worker, read_boot
 from shardpool.control import Drain, Drained, Failed, FromWorker, HandOver, Ready, Register, Stop, ToWorker
 from shardpool.directory import Directory
 from shardpool.errors import Condition
@@ -267,7 +267,9 @@ def run(boot: Boot, blueprint: Blueprint | None = None) -> int:
         return await ShardProcess(boot, asyncio.get_running_loop()).live(blueprint)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(live())
+        code = runner.run(live())
+    leave_worker()
+    return code
 
 
 if __name__ == "__main__":

@@ -102,6 +102,7 @@ def warm_up(boot: Boot) -> tuple[Warmed, Blueprint | None]:
         return Warmed(
             f"{boot.app} starts threads at import ({threads - 1} found), and a process with threads cannot be forked",
             "start them in on_start, for restarts within milliseconds",
+            loaded=True,
         ), None
     # What was imported stays: looking at it again in every worker would only unshare its pages.
     gc.collect()

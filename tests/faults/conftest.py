@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,8 +21,8 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., ServedPool]]:
     directory = Path("/tmp") / f"sp-{os.getpid()}-{abs(hash(tmp_path)) % 100000}"
     started: list[ServedPool] = []
 
-    def begin(*flags: str, app: str = APP, address: str = "tcp://127.0.0.1:0") -> ServedPool:
-        started.append(ServedPool(directory, app, *flags, address=address))
+    def begin(*flags: str, app: str = APP, **options: Any) -> ServedPool:
+        started.append(ServedPool(directory, app, *flags, **options))
         return started[-1]
 
     yield begin

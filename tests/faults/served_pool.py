@@ -55,17 +55,27 @@ def alive(pids: set[int]) -> set[int]:
 
 
 class ServedPool:
-    """One pool. Args: directory: short, since socket paths are; app: text of the module `faulty`."""
+    """One pool. Args: directory: short, since socket paths are; app: text of the module `faulty`; prefix: runs it."""
 
-    def __init__(self, directory: Path, app: str = APP, *flags: str, address: str = "tcp://127.0.0.1:0") -> None:
+    def __init__(
+        self,
+        directory: Path,
+        app: str = APP,
+        *flags: str,
+        address: str = "tcp://127.0.0.1:0",
+        prefix: tuple[str, ...] = (),
+        environ: dict[str, str] | None = None,
+    ) -> None:
         self.directory = directory
         directory.mkdir(mode=0o700, exist_ok=True)
         # Not the working directory: a directory named shardpool there would hide the package.
         (directory / "run").mkdir(mode=0o700, exist_ok=True)
         self.write(app)
-        self.environ = {**os.environ, "XDG_RUNTIME_DIR": str(directory / "run"), "PYTHONDONTWRITEBYTECODE": "1"}
+        # Names that begin like settings are settings; those of the tests are none.
+        self.environ = {name: value for name, value in os.environ.items() if not name.startswith("SHARDPOOL_")}
+        self.environ |= {"XDG_RUNTIME_DIR": str(directory / "run"), "PYTHONDONTWRITEBYTECODE": "1", **(environ or {})}
         self.out, self.err = directory / "out", directory / "err"
-        command = [*self.command_line, "serve", "faulty:app", "--bind", address, "--workers", "2", *flags]
+        command = [*prefix, *self.command_line, "serve", "faulty:app", "--bind", address, "--workers", "2", *flags]
         with open(self.out, "wb") as out, open(self.err, "wb") as err:
             self.process = subprocess.Popen(
                 command, cwd=directory, env=self.environ, stdin=subprocess.DEVNULL, stdout=out, stderr=err

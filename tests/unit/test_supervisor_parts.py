@@ -168,8 +168,8 @@ def test_directories_that_others_could_have_made_are_refused(tmp_path: Path, env
             runtime_dir.create(name, None, environ)
 
 
-def test_stall_is_reported_once_and_only_while_something_is_due() -> None:
-    """P-4, O-8: judged by the turn counter that the loop itself writes."""
+def test_stall_is_reported_twice_and_only_while_something_is_due() -> None:
+    """P-4, O-8: judged by the turn counter that the loop itself writes; the second time its stack is there."""
     busy = {"turns": 7, "running_slot": 3, "running_since_ns": int(100e9), "ready": 0}
     seen, stall = observe(None, busy, 100.0, 5.0)
     assert stall is None
@@ -178,6 +178,12 @@ def test_stall_is_reported_once_and_only_while_something_is_due() -> None:
     seen, stall = observe(seen, busy, 105.0, 5.0)
     assert stall is not None
     assert (stall.seconds, stall.slot) == (5.0, 3)
+    assert not stall.again
+    seen, stall = observe(seen, busy, 105.4, 5.0)
+    assert stall is None
+    seen, stall = observe(seen, busy, 105.5, 5.0)
+    assert stall is not None
+    assert stall.again
     seen, stall = observe(seen, busy, 120.0, 5.0)
     assert stall is None
     seen, stall = observe(seen, {**busy, "turns": 8}, 121.0, 5.0)
