@@ -5,6 +5,7 @@ from shardpool.app import App
 from shardpool.calls import CreateOutcome, Creation
 from shardpool.codecs import Request
 from shardpool.decisions import Accept, Hello, JoinOutcome, Refuse, Reject
+from shardpool.delivery import AtLeastOnce, AtMostOnce
 from shardpool.directory import Entry
 from shardpool.errors import (
     AlreadyExists,
@@ -34,6 +35,8 @@ __all__ = [
     "Actor",
     "AlreadyExists",
     "App",
+    "AtLeastOnce",
+    "AtMostOnce",
     "CapacityExceeded",
     "CreateOutcome",
     "Creation",

@@ -18,6 +18,7 @@ KIND_RESUMED: int
 KIND_DETACH: int
 KIND_CUSTOM: int
 KIND_RECOVER: int
+QUARANTINE_DEATHS: int
 LIFE_OPEN: int
 LIFE_LEAVING: int
 LIFE_ARRIVING: int
@@ -168,6 +169,13 @@ class Shard:
         recover: a KIND_RECOVER record is the object's first turn; False: there was no memory for it."""
     def queued(self, address: int, /) -> list[tuple[int, int, int, int, bytes]]:
         """What an object has not run: (kind, flags, a, b, payload), in order within each lane."""
+    def turn_of(self, address: int, /) -> int:
+        """Number of an object's last turn."""
+    def pardon(self, address: int, table: Table, /) -> None:
+        """An object that was quarantined runs its messages again, with this table."""
+    def stepping(self, address: int, /) -> None:
+        """The object whose suspended turn goes on now; 0: it has stopped again."""
+    def note_quarantined(self, count: int, /) -> None: ...
     def set_spot(self, address: int, spot: int, /) -> None:
         """Notes the Spot that an actor is in, for a successor; 0: the entry Spot."""
     def set_life(self, address: int, life: int, /) -> None: ...

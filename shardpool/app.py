@@ -12,6 +12,7 @@ from typing import Any, TypeVar, overload
 
 from shardpool.actor import Actor
 from shardpool.codecs import Codec
+from shardpool.delivery import AT_MOST_ONCE, Policy
 from shardpool.errors import AlreadyExists, NotConfigured, TypeMismatch
 from shardpool.handlers import Dispatch, compile_class, parameter_type
 from shardpool.objects import TurnObject
@@ -57,6 +58,7 @@ class ObjectType:
     cls: type[TurnObject]
     dispatch: Dispatch
     move: Move = Move.PRESERVE
+    delivery: Policy = AT_MOST_ONCE
 
     @property
     def name(self) -> str:
@@ -118,6 +120,7 @@ class App:
         self.static_dir = None if static_dir is None else Path(static_dir).absolute()
         self.origins = tuple(origins)
         self._actors: dict[str, tuple[type[Actor], Move]] = {}
+        self._policies: dict[str, Policy] = {}  # of actors and Spots
         self._entry: type[Actor] | None = None
         self._spots: dict[str, type[Spot]] = {}
         self._session: type[Session] | None = None
@@ -127,17 +130,24 @@ class App:
     @overload
     def actor(self, cls: A, /, *, entry: bool = False, move: str = "preserve") -> A: ...
     @overload
-    def actor(self, /, *, entry: bool = False, move: str = "preserve") -> Callable[[A], A]: ...
-    def actor(self, cls: Any = None, /, *, entry: bool = False, move: str = "preserve") -> Any:
+    def actor(
+        self, /, *, entry: bool = False, move: str = "preserve", delivery: Policy = AT_MOST_ONCE
+    ) -> Callable[[A], A]: ...
+    def actor(
+        self, cls: Any = None, /, *, entry: bool = False, move: str = "preserve", delivery: Policy = AT_MOST_ONCE
+    ) -> Any:
         """Register an actor class.
 
         Args: entry: sessions get a fresh one of these (default: the first registered).
               move: what a Join to another shard does with its state: "preserve" (it travels), "recreate" (a fresh one
               is made there), "never" (such a Join fails).
+              delivery: what becomes of a message whose handler was cut off by the shard's death: AtMostOnce() or
+              AtLeastOnce(attempts).
         """
 
         def register(cls: A) -> A:
             self._check_class(cls, Actor, "actor")
+            self._set_policy(cls, delivery)
             self._actors[cls.__name__] = (cls, _choice(self.name, f"{cls.__name__} move", move, Move))
             if entry:
                 if self._entry is not None:
@@ -150,14 +160,18 @@ class App:
     @overload
     def spot(self, cls: S, /, *, mode: str = "spotwide") -> S: ...
     @overload
-    def spot(self, /, *, mode: str = "spotwide") -> Callable[[S], S]: ...
-    def spot(self, cls: Any = None, /, *, mode: str = "spotwide") -> Any:
-        """Register a Spot class. Args: mode: "spotwide": one gate for the Spot, its timers and its members."""
+    def spot(self, /, *, mode: str = "spotwide", delivery: Policy = AT_MOST_ONCE) -> Callable[[S], S]: ...
+    def spot(self, cls: Any = None, /, *, mode: str = "spotwide", delivery: Policy = AT_MOST_ONCE) -> Any:
+        """Register a Spot class.
+
+        Args: mode: "spotwide": one gate for the Spot, its timers and its members. delivery: as of an actor.
+        """
 
         def register(cls: S) -> S:
             self._check_class(cls, Spot, "spot")
             if mode != "spotwide":
                 raise NotConfigured(f'{cls.__name__}: mode={mode!r} does not exist in this version; use "spotwide"')
+            self._set_policy(cls, delivery)
             self._spots[cls.__name__] = cls
             return cls
 
@@ -195,9 +209,11 @@ class App:
             )
         types: dict[str, ObjectType] = {}
         for cls, move in self._actors.values():
-            types[cls.__name__] = ObjectType(cls, compile_class(cls, Actor, self.codec), move)
+            policy = self._policies[cls.__name__]
+            types[cls.__name__] = ObjectType(cls, compile_class(cls, Actor, self.codec), move, policy)
         for spot in self._spots.values():
-            types[spot.__name__] = ObjectType(spot, compile_class(spot, Spot, self.codec))
+            policy = self._policies[spot.__name__]
+            types[spot.__name__] = ObjectType(spot, compile_class(spot, Spot, self.codec), delivery=policy)
         entry = self._entry if self._entry is not None else next(iter(self._actors.values()))[0]
         session = self._session if self._session is not None else Session
         for registered in types.values():
@@ -209,6 +225,11 @@ class App:
             entry_spot=ObjectType(EntrySpot, compile_class(EntrySpot, Spot, self.codec)),
             types=types,
         )
+
+    def _set_policy(self, cls: type[TurnObject], delivery: Any) -> None:
+        if not isinstance(delivery, Policy):
+            raise TypeMismatch(f"{cls.__name__}: delivery={delivery!r}; use AtMostOnce() or AtLeastOnce(attempts)")
+        self._policies[cls.__name__] = delivery
 
     def _check_class(self, cls: Any, base: type[TurnObject], decorator: str) -> None:
         if not (isinstance(cls, type) and issubclass(cls, base)):

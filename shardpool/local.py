@@ -103,6 +103,10 @@ class Pool:
             fields["after"] = after
         return await self._client.ask(fields, reply=list[Listed])
 
+    async def release(self, target: type | str, id: str) -> None:
+        """Let an object that was quarantined run again. Raises: NotFound: there is none, or it is not quarantined."""
+        await self._client.ask({"op": "release", "type": _name(target), "id": id})
+
     async def close(self) -> None:
         """Close the connection; the pool runs on."""
         await self._client.close()

@@ -134,6 +134,9 @@ TABLE: tuple[Setting, ...] = (
         "restarted workers are forked from a process that has everything imported; off: they are started by exec",
     ),
     Setting("stall_policy", Kind.CHOICE, "report", "what is done with a stalled shard", choices=("report", "restart")),
+    # Dead letters
+    _text("dead_letters", "file of messages that were accepted and not run", "dead-letters.jsonl in run_dir"),
+    _bytes("dead_letter_bytes", 16 * MIB, 64 * KIB, GIB, "size of that file and its predecessor together"),
     # Memory of a shard
     _count("permits", 4096, 1, 16_777_215, "objects of one shard that may have work at the same time"),
     _count("slots", 65536, 2, 16_777_216, "objects of one shard"),

@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping
 from functools import partial
 
+from shardpool import dead_letters
 from shardpool.supervisor import audit
 from shardpool.supervisor.audit import ShardBooks
 from shardpool.supervisor.child import Process
@@ -58,6 +59,7 @@ class Answers:
             phase=state.phase.name.lower(),
             uptime=now - self._started,
             run_dir=str(self._plan.run_dir.path),
+            dead_letters=str(self._plan.settings["dead_letters"] or self._plan.run_dir.path / dead_letters.NAME),
             listeners=[{"transport": each.transport, "address": each.address} for each in self._plan.listeners],
             processes=rows,
             warm=sorted(starter.pids),

@@ -84,6 +84,7 @@ examples:
 
 _FORWARDED = {
     "call": ("shardpool.supervisor.call_command", "ask an object of a running pool, or send to it"),
+    "dead-letters": ("shardpool.supervisor.dead_letters_command", "messages that were accepted and not run"),
     "bench": ("shardpool.bench_command", "drive any server of this protocol and print latencies"),
 }
 

@@ -60,6 +60,7 @@ class PoolStatus(Struct, frozen=True):
     run_dir: str
     listeners: list[dict[str, str]]
     processes: list[ProcessStatus]
+    dead_letters: str = ""  # the file of messages that were not run
     warm: list[int] = []  # pids of the warm start processes
     warm_ready: int = 0  # how many of them can be forked
     restart: RestartStatus | None = None
@@ -149,6 +150,11 @@ def table(status: PoolStatus) -> str:
         if row.last_death:
             ago = _duration(row.seconds_since_death)
             lines.append(f"{row.role} {row.index + 1}: its last process {row.last_death}, {ago} ago")
+        if row.counters.get("quarantined"):
+            lines.append(
+                f"shard {row.index + 1} has {row.counters['quarantined']} quarantined objects, which killed it; "
+                "see shardpool dead-letters list"
+            )
         if row.state == "broken":
             lines.append(
                 f"{row.role} {row.index + 1} was given up after repeated deaths; mend the cause and restart the pool"

@@ -50,6 +50,7 @@ class Counts:
     skipped_ticks: int = 0
     timeouts: int = 0
     failed: int = 0
+    dead_letters: int = 0
 
 
 class Parcels:

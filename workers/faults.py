@@ -7,9 +7,11 @@ from typing import Any
 
 from shardpool._core import FLAG_ASK
 from shardpool.codecs import UNREADABLE, encode_json, encode_msgpack, unreadable
+from shardpool.dead_letters import Reason
 from shardpool.errors import Condition, ErrorBody, ShardpoolError
 from shardpool.workers.context import ShardContext, kind_name, log, settled
 from shardpool.workers.kinds import Kind
+from shardpool.workers.letters import Letters
 
 _SHOWN_BYTES = 80
 _NAMES_SHOWN = 12
@@ -19,8 +21,9 @@ _SENTENCE_CHARS = 500
 class Faults:
     """The executor's `failed` hook."""
 
-    def __init__(self, context: ShardContext) -> None:
+    def __init__(self, context: ShardContext, letters: Letters) -> None:
         self._context = context
+        self._letters = letters
         self._spared: set[int] = set()
 
     def spare(self, address: int) -> None:
@@ -43,6 +46,10 @@ class Faults:
             self._spared.discard(address)
             return
         shard = self._context.shard
+        seat = getattr(shard.target(address), "_seat", None)
+        if seat is not None:
+            name = (seat.type_name, seat.id)
+            self._letters.keep(name, address, shard.turn_of(address), records, Reason.OBJECT_ENDED, 0, first=1)
         body = body_of(Condition.STALE.error(f"{label_of(shard.target(address))} ended before it came to this message"))
         for kind, flags, a, b, _ in records:
             if kind == Kind.CALL and a:

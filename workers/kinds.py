@@ -26,6 +26,7 @@ class Kind(IntEnum):
     LEFT = 15  # to a Spot: an actor went to another shard
     RESUMED = 16  # to a session, then to its actor: the client came back
     RECOVER = 17  # an adopted object's first turn, placed by the executor
+    PARDONED = 18  # to an object that was quarantined
 
     BOUND = 32
     REFUSED = 33
@@ -58,6 +59,7 @@ class SlotKind(IntEnum):
     SESSION = 2
     ACTOR = 3
     SPOT = 4
+    OPERATION = 5  # an open request of a trusted program; client and, as session, its ask id
 
 
 class Life(IntEnum):

@@ -15,10 +15,11 @@ from shardpool.spot import Spot
 from shardpool.workers.asking import Asking
 from shardpool.workers.context import ShardContext, log
 from shardpool.workers.faults import body_of
-from shardpool.workers.kinds import Kind, shard_of
+from shardpool.workers.kinds import Kind, SlotKind, shard_of
 from shardpool.workers.outbox import Outbox
 from shardpool.workers.peers import Operation, Peers
 from shardpool.workers.places import LIST_MAX, Places
+from shardpool.workers.tables import Tables
 
 OPEN_MAX = 1024
 
@@ -63,6 +64,13 @@ class PublishOperation(Struct, frozen=True, tag_field="op", tag="publish"):
     message: Any
 
 
+class ReleaseOperation(Struct, frozen=True, tag_field="op", tag="release"):
+    """Release a quarantined object."""
+
+    type: str
+    id: str
+
+
 class PublishHere(Struct, frozen=True, array_like=True):
     """To the Spot's shard."""
 
@@ -70,15 +78,27 @@ class PublishHere(Struct, frozen=True, array_like=True):
     message: Any
 
 
-_operation = value_decoder(AskOperation | SendOperation | FindOperation | ListOperation | PublishOperation)
+_operation = value_decoder(
+    AskOperation | SendOperation | FindOperation | ListOperation | PublishOperation | ReleaseOperation
+)
 _publish_here = value_decoder(PublishHere)
+_flag = value_decoder(bool)
 
 
 class Operations:
     """Answers the requests of trusted programs."""
 
-    def __init__(self, context: ShardContext, places: Places, peers: Peers, asking: Asking, outbox: Outbox) -> None:
+    def __init__(
+        self,
+        context: ShardContext,
+        tables: Tables,
+        places: Places,
+        peers: Peers,
+        asking: Asking,
+        outbox: Outbox,
+    ) -> None:
         self._context = context
+        self._table = tables.system()
         self._places = places
         self._peers = peers
         self._asking = asking
@@ -94,9 +114,16 @@ class Operations:
             error = Condition.CAPACITY.error(f"{OPEN_MAX} requests of trusted programs are open here; ask again later")
             self._fail(client, request, error)
             return
+        # A slot of its own, while it is open: after this process's death its successor tells the program (P-15).
+        slot = self._context.shard.allocate(SlotKind.OPERATION, self, self._table, client, request)
         task = self._context.loop.create_task(self._answer(client, request, payload))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: self._done(task, slot))
+
+    def _done(self, task: asyncio.Task[None], slot: int) -> None:
+        self._tasks.discard(task)
+        if slot:
+            self._context.shard.release(slot)
 
     async def _answer(self, client: int, request: int, payload: bytes) -> None:
         try:
@@ -137,6 +164,8 @@ class Operations:
             case ListOperation(_, limit, after):
                 page = self._places.list(kind.name, after, limit)
                 return encode_msgpack([{"id": e.id, "shard": e.shard, "properties": e.properties} for e in page])
+            case ReleaseOperation(_, id):
+                return await self._release(kind, id, deadline)
             case PublishOperation(_, id, message):
                 return await self._publish(kind, id, message, deadline)
         raise AssertionError(operation)
@@ -157,6 +186,17 @@ class Operations:
             raise Condition.NOT_FOUND.error(f"{described}: there is no such Spot")
         payload = encode_msgpack(PublishHere(address, message))
         return await self._peers.ask(shard_of(address), Operation.PUBLISH, payload, deadline, described)
+
+    async def _release(self, kind: ObjectType, id: str, deadline: float) -> bytes:
+        described = f"release {kind.name} {id!r}"
+        address = self._places.find(kind.name, id)
+        if not address:
+            raise Condition.NOT_FOUND.error(f"{described}: there is no such object")
+        question = encode_msgpack(address)
+        answer = await self._peers.ask(shard_of(address), Operation.PARDON, question, deadline, described)
+        if not _flag(answer):
+            raise Condition.NOT_FOUND.error(f"{described}: it is not quarantined")
+        return encode_msgpack(None)
 
     def _publish_here(self, request: PublishHere) -> bytes:
         spot = self._context.shard.target(request.spot)

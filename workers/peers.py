@@ -34,6 +34,7 @@ class Operation(IntEnum):
     ROUTE = 5  # a session of here is bound to another address now
     PUBLISH = 6  # to the members of a Spot of here
     SETTLED = 7  # answer, so that the asker knows: nothing that its predecessor asked for is under way here
+    PARDON = 8  # release a quarantined object
 
 
 # (payload, asking shard) -> the answer's payload; plain or async

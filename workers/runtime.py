@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from shardpool.calls import CreateOutcome, Delivery
+from shardpool.dead_letters import DeadLetterFile
 from shardpool.directory import Entry
 from shardpool.errors import Condition, TypeMismatch
 from shardpool.objects import Seat, TurnObject
@@ -18,12 +19,14 @@ from shardpool.workers.gates import Gates
 from shardpool.workers.insist import Insistence
 from shardpool.workers.joins import Joins
 from shardpool.workers.kinds import Kind
+from shardpool.workers.letters import Letters
 from shardpool.workers.lives import Lives, outcome_of
 from shardpool.workers.moves import Moves, Record
 from shardpool.workers.operations import Operations
 from shardpool.workers.outbox import Outbox
 from shardpool.workers.peers import Peers
 from shardpool.workers.places import Places
+from shardpool.workers.quarantine import Quarantine
 from shardpool.workers.replies import OpenAsks
 from shardpool.workers.sessions import Sessions
 from shardpool.workers.succession import Succession
@@ -33,14 +36,20 @@ from shardpool.workers.turns import Turns
 
 
 class ShardRuntime:
-    """All parts of one shard's Python half. Args: make_table: `shardpool._core.Table`."""
+    """All parts of one shard's Python half.
 
-    def __init__(self, context: ShardContext, make_table: MakeTable) -> None:
+    Args: make_table: `shardpool._core.Table`. dead_letters: None: they are counted only.
+    """
+
+    def __init__(
+        self, context: ShardContext, make_table: MakeTable, dead_letters: DeadLetterFile | None = None
+    ) -> None:
         self.context = context
         self.shard = context.number
         tables = Tables(context, make_table)
         self._encode = context.blueprint.entry.dispatch.encode
-        self.faults = Faults(context)
+        letters = Letters(context, dead_letters)
+        self.faults = Faults(context, letters)
         self.asks = OpenAsks(context)
         self.turns = Turns(context)
         self.gates = Gates(context)
@@ -79,8 +88,10 @@ class ShardRuntime:
             self.moves,
             self.faults,
             self.insistence,
+            letters,
+            Quarantine(context, tables, self.lives, self.peers, self.faults, letters),
         )
-        self.operations = Operations(context, self.places, self.peers, self.asking, self.outbox)
+        self.operations = Operations(context, tables, self.places, self.peers, self.asking, self.outbox)
 
     def take_over(self) -> None:
         """Begin, with what a predecessor has left; behind the app's `on_start`, before the first turn."""

@@ -15,15 +15,17 @@ import os
 import sys
 from asyncio import tasks as asyncio_tasks
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import uvloop
 
-from shardpool import _core
+from shardpool import _core, dead_letters
 from shardpool._core import Node, Shard, Table
 from shardpool.app import Blueprint
 from shardpool.boot import Boot, become_worker, leave_worker, read_boot
 from shardpool.control import Drain, Drained, Failed, FromWorker, HandOver, Ready, Register, Stop, ToWorker
+from shardpool.dead_letters import DeadLetterFile
 from shardpool.directory import Directory
 from shardpool.errors import Condition
 from shardpool.exit_codes import ExitCode
@@ -97,7 +99,15 @@ class ShardProcess:
             settings=self._settings,
             directory=Directory(_core.Directory(node), blueprint.app.name),
         )
-        hooks.runtime = self._runtime = ShardRuntime(context, Table)
+        hooks.runtime = self._runtime = ShardRuntime(context, Table, self._dead_letters())
+
+    def _dead_letters(self) -> DeadLetterFile | None:
+        settings = self._boot.settings
+        if "dead_letter_bytes" not in settings:
+            return None
+        # Beside the control socket: in the pool's private directory.
+        default = Path(self._boot.control.removeprefix("ipc://")).with_name(dead_letters.NAME)
+        return DeadLetterFile(Path(settings.get("dead_letters") or default), settings["dead_letter_bytes"])
 
     def _failed(self, reason: str, remedy: str) -> int:
         self._say(Failed(reason, remedy, int(ExitCode.APP)))

@@ -15,19 +15,23 @@ from typing import Any
 
 from shardpool.actor import Actor
 from shardpool.app import ObjectType
+from shardpool.codecs import encode_json
+from shardpool.delivery import AT_MOST_ONCE
 from shardpool.errors import Condition
 from shardpool.objects import TurnObject
 from shardpool.session import SessionRef
 from shardpool.spot import Spot
-from shardpool.workers.begun import Begun, Fate
+from shardpool.workers.begun import Begun, Fate, Interrupted
 from shardpool.workers.context import ShardContext, log
-from shardpool.workers.faults import Faults
+from shardpool.workers.faults import Faults, body_of
 from shardpool.workers.insist import Insistence
 from shardpool.workers.joins import Joins, LastTurn
 from shardpool.workers.kinds import Kind, Life, SlotKind, shard_of
+from shardpool.workers.letters import Letters
 from shardpool.workers.lives import Lives
 from shardpool.workers.moves import Moves
 from shardpool.workers.places import IDENTITY, Places
+from shardpool.workers.quarantine import DEATHS, Quarantine
 from shardpool.workers.sessions import Sessions
 from shardpool.workers.tables import Tables
 
@@ -80,6 +84,8 @@ class Succession:
         moves: Moves,
         faults: Faults,
         insistence: Insistence,
+        letters: Letters,
+        quarantine: Quarantine,
     ) -> None:
         self._context = context
         self._tables = tables
@@ -90,7 +96,8 @@ class Succession:
         self._moves = moves
         self._faults = faults
         self._insistence = insistence
-        self._begun = Begun(context)
+        self._quarantine = quarantine
+        self._begun = Begun(context, letters)
         self._names: dict[int, tuple[str, str]] = {}  # by address
         self._identities: dict[int, str] = {}  # by address of the session
         self._spots: dict[int, Spot] = {}
@@ -107,6 +114,7 @@ class Succession:
             (SlotKind.SPOT, self._spot),
             (SlotKind.ACTOR, self._actor),
             (SlotKind.SESSION, self._session),
+            (SlotKind.OPERATION, self._operation),
         ):
             for one in left:
                 if one.kind == kind:
@@ -129,7 +137,8 @@ class Succession:
             return
         if left.begun is not None and left.begun[0] == Kind.ATTACH:
             self._refuse(left.begun[3])
-        fate = self._begun.settle(left.address, left.begun, left.turn)
+        owner = Interrupted(("system", ""), left.address, left.turn, 0, AT_MOST_ONCE, False)
+        fate = Fate.DROP if left.begun is None else self._begun.settle(owner, left.begun)
         self._context.shard.restore(left.address, system, self._tables.system(), fate is Fate.DROP)
 
     def _read_directory(self) -> None:
@@ -180,7 +189,7 @@ class Succession:
     def _session(self, left: Left) -> None:
         """Bound it lives on; else its client is refused and tries again."""
         identity = self._identities.get(left.address)
-        if left.life != Life.ENDING and left.route:
+        if left.life != Life.ENDING and left.route and left.deaths < DEATHS:
             try:
                 made = self._sessions.remake(left.address, left.session, left.client, identity, left.route)
             except Exception as error:
@@ -202,6 +211,12 @@ class Succession:
         self._tally.ended += 1
         self._context.shard.release(left.address)
 
+    def _operation(self, left: Left) -> None:
+        """A trusted program waits for an answer that nobody will give."""
+        error = Condition.UNAVAILABLE.error("the shard died while it handled this; it may have taken effect")
+        self._context.shard.error_client(left.client, left.session, encode_json(body_of(error)))
+        self._context.shard.release(left.address)
+
     def _registered(self, left: Left, base: type[TurnObject]) -> ObjectType | None:
         name = self._names.get(left.address)
         kind = None if name is None else self._context.blueprint.types.get(name[0])
@@ -220,7 +235,16 @@ class Succession:
         self._tally.cut += left.begun is not None
         # A Join that had begun to move its actor has left the record of its end in the lane.
         leaving = left.life == Life.LEAVING and left.begun is not None and left.begun[0] == Kind.JOIN
-        fate = Fate.DROP if leaving else self._begun.settle(left.address, left.begun, left.turn)
+        parked = left.deaths >= DEATHS
+        fate = Fate.DROP
+        if left.begun is not None and not leaving:
+            name = (kind.name, made._seat.id)
+            owner = Interrupted(name, left.address, left.turn, left.attempts, kind.delivery, parked)
+            fate = self._begun.settle(owner, left.begun)
+        if parked:
+            self._context.shard.restore(left.address, made, self._quarantine.table, fate is Fate.DROP)
+            self._quarantine.park(kind, made, left.turn, self._context.shard.queued(left.address))
+            return
         recovers = type(made).on_recover is not TurnObject.on_recover
         restored = self._context.shard.restore(left.address, made, self._tables.of(kind), fate is Fate.DROP, recovers)
         if not restored:

@@ -35,14 +35,18 @@ class Tables:
         """The table of the system object, which takes no messages."""
         return self._build(Dispatch(None, {}, None, _nothing, encode_msgpack, (), ()))
 
-    def _build(self, dispatch: Dispatch) -> Table:
+    def refusing(self, refuse: Callable[[bytes], Any], step: Callable[..., Any]) -> Table:
+        """A table that refuses every message. Args: refuse: raises. step: for all other records."""
+        return self._build(Dispatch(refuse, {}, None, refuse, encode_msgpack, (), ()), step)
+
+    def _build(self, dispatch: Dispatch, step: Callable[..., Any] | None = None) -> Table:
         table: Table = self._make(
             dispatch.decode,
             dispatch.handlers,
             dispatch.encode,
             dispatch.call_decode,
             dispatch.call_encode,
-            self._context.step,
+            step or self._context.step,
         )
         return table
 

@@ -66,31 +66,35 @@ class Stub:
 class _Begun:
     """Awaits the rest of a coroutine whose first step yielded already."""
 
-    __slots__ = ("_coro", "_yielded")
+    __slots__ = ("_address", "_context", "_coro", "_yielded")
 
-    def __init__(self, coro: Coroutine[Any, Any, Any], yielded: Any) -> None:
+    def __init__(self, coro: Coroutine[Any, Any, Any], yielded: Any, context: ShardContext, address: int) -> None:
         self._coro = coro
         self._yielded = yielded
+        self._context = context
+        self._address = address
 
     def __await__(self) -> Generator[Any, Any, Any]:
         yielded = self._yielded
         while True:
+            sent: Any = None
+            thrown: BaseException | None = None
             try:
                 sent = yield yielded
             except BaseException as error:
-                try:
-                    yielded = self._coro.throw(error)
-                except StopIteration as stop:
-                    return stop.value
-                continue
+                thrown = error
+            # Noted in shared memory: whose turn holds the CPU, should it stall or kill the process.
+            self._context.shard.stepping(self._address)
             try:
-                yielded = self._coro.send(sent)
+                yielded = self._coro.send(sent) if thrown is None else self._coro.throw(thrown)
             except StopIteration as stop:
                 return stop.value
+            finally:
+                self._context.shard.stepping(0)
 
 
-async def _rest(coro: Coroutine[Any, Any, Any], yielded: Any) -> Any:
-    return await _Begun(coro, yielded)
+async def _rest(coro: Coroutine[Any, Any, Any], yielded: Any, context: ShardContext, address: int) -> Any:
+    return await _Begun(coro, yielded, context, address)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +121,7 @@ class Turns:
         self, address: int, turn: int, coro: Coroutine[Any, Any, Any], yielded: Any, stub: Stub | None, context: Any
     ) -> None:
         """Executor's hook: the turn's first step suspended; without a stub it was not stepped at all."""
-        rest = coro if stub is None else _rest(coro, yielded)
+        rest = coro if stub is None else _rest(coro, yielded, self._context, address)
         # Named as its handler: `rest` is the same coroutine function for all.
         task = self._context.loop.create_task(rest, name=getattr(coro, "__qualname__", None), context=context)
         if stub is not None:

@@ -116,7 +116,7 @@ static inline void sp_executor_remove(struct sp_executor *ex, struct sp_slot *sl
 static inline void sp_executor_done(struct sp_executor *ex, struct sp_slot *slot, struct sp_cell *cell, enum sp_book book)
 {
     /* a recovery or a tick that went well says nothing about the message that kills the shard */
-    if (cell->kind != SP_KIND_RECOVER && cell->kind != SP_KIND_TIMER)
+    if (cell->kind != SP_KIND_RECOVER && cell->kind != SP_KIND_TIMER && slot->deaths < SP_QUARANTINE_DEATHS)
         slot->deaths = 0;
     sp_executor_remove(ex, slot, cell, book);
 }

@@ -80,6 +80,9 @@ enum sp_life {
     SP_LIFE_ENDING = 3,
 };
 
+/* So many deaths in an object's turns, and it runs nothing until it is pardoned (P-23). */
+#define SP_QUARANTINE_DEATHS 2U
+
 #define SP_FLAG_ASK 1U  /* the client waits for a reply */
 #define SP_FLAG_BARE 2U /* bare mode: the return value goes back as a frame */
 #define SP_FLAG_TEXT 4U /* a WebSocket text message, or its answer */
@@ -140,6 +143,7 @@ enum sp_counter {
     SP_COUNT_RUNNING_SLOT,
     SP_COUNT_RUNNING_SINCE_NS,
     SP_COUNT_LATE_REPLIES,
+    SP_COUNT_QUARANTINED,
     SP_COUNTERS,
 };
 

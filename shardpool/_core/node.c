@@ -7,7 +7,7 @@
 static const char *const counter_names[SP_COUNTERS] = {
     "messages_in", "messages_out", "bytes_in", "bytes_out", "batches", "turns", "failed", "refused_lane",
     "refused_permit", "refused_stale", "dropped", "parks", "wakes", "rung", "sessions", "objects", "ready",
-    "connections", "accepted", "closed", "running_slot", "running_since_ns", "late_replies",
+    "connections", "accepted", "closed", "running_slot", "running_since_ns", "late_replies", "quarantined",
 };
 
 static void node_detach(NodeObject *self)

@@ -82,6 +82,50 @@ static PyObject *shard_queued(ShardObject *self, PyObject *arg)
     return index == self->ex.node->geometry.slots ? NULL : sp_shard_records(self, index);
 }
 
+static PyObject *shard_turn_of(ShardObject *self, PyObject *arg)
+{
+    uint32_t index = sp_shard_own_slot(self, arg);
+    return index == self->ex.node->geometry.slots ? NULL : PyLong_FromUnsignedLongLong(self->ex.slots[index].turn);
+}
+
+/* pardon(address, table): an object that was quarantined runs its messages again. */
+static PyObject *shard_pardon(ShardObject *self, PyObject *args)
+{
+    PyObject *address;
+    TableObject *table;
+    if (!PyArg_ParseTuple(args, "OO!", &address, &TableType, &table))
+        return NULL;
+    uint32_t index = sp_shard_own_slot(self, address);
+    if (index == self->ex.node->geometry.slots)
+        return NULL;
+    self->ex.slots[index].deaths = 0;
+    TableObject *before = self->tenants[index].table;
+    self->tenants[index].table = (TableObject *)Py_NewRef(table);
+    Py_XDECREF(before);
+    Py_RETURN_NONE;
+}
+
+/* The object whose suspended turn goes on now, 0: it has stopped again; for status, and to know who was at it when the
+ * process died. */
+static PyObject *shard_stepping(ShardObject *self, PyObject *arg)
+{
+    unsigned long long address = PyLong_AsUnsignedLongLong(arg);
+    if (address == (unsigned long long)-1 && PyErr_Occurred())
+        return NULL;
+    sp_gauge(self->ex.node, SP_COUNT_RUNNING_SLOT, sp_address_index(address));
+    sp_gauge(self->ex.node, SP_COUNT_RUNNING_SINCE_NS, address == 0 ? 0 : sp_clock_ns());
+    Py_RETURN_NONE;
+}
+
+static PyObject *shard_note_quarantined(ShardObject *self, PyObject *arg)
+{
+    unsigned long count = PyLong_AsUnsignedLong(arg);
+    if (count == (unsigned long)-1 && PyErr_Occurred())
+        return NULL;
+    sp_gauge(self->ex.node, SP_COUNT_QUARANTINED, count);
+    Py_RETURN_NONE;
+}
+
 static PyObject *shard_set_spot(ShardObject *self, PyObject *args)
 {
     PyObject *address;
@@ -139,6 +183,10 @@ PyMethodDef sp_succession_methods[] = {
     {"adopt", (PyCFunction)shard_adopt, METH_NOARGS, "Takes the segment of a predecessor over; its live objects."},
     {"restore", (PyCFunction)shard_restore, METH_VARARGS, "The Python half of an adopted object."},
     {"queued", (PyCFunction)shard_queued, METH_O, "What an object has not run, in order within each lane."},
+    {"turn_of", (PyCFunction)shard_turn_of, METH_O, "Number of an object's last turn."},
+    {"pardon", (PyCFunction)shard_pardon, METH_VARARGS, "An object that was quarantined runs its messages again."},
+    {"stepping", (PyCFunction)shard_stepping, METH_O, "The object whose suspended turn goes on now; 0: none."},
+    {"note_quarantined", (PyCFunction)shard_note_quarantined, METH_O, "How many objects are quarantined, for status."},
     {"set_spot", (PyCFunction)shard_set_spot, METH_VARARGS, "Notes the Spot that an actor is in; 0: the entry Spot."},
     {"set_life", (PyCFunction)shard_set_life, METH_VARARGS, "Notes what a successor must know about an object's move."},
     {"route_of", (PyCFunction)shard_route_of, METH_O, "Route of an object of any shard; None: nobody lives there."},

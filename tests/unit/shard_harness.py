@@ -10,12 +10,14 @@ import json
 import os
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 import uvloop
 
 from shardpool import _core
 from shardpool.app import App
+from shardpool.dead_letters import DeadLetterFile
 from shardpool.directory import Directory
 from shardpool.workers.context import ShardContext, ShardSettings
 from shardpool.workers.places import IDENTITY
@@ -46,7 +48,7 @@ class Received:
 class LiveShard:
     """One shard on the test's loop."""
 
-    def __init__(self, pool: Pool, number: int, app: App) -> None:
+    def __init__(self, pool: Pool, number: int, app: App, take_over: bool = True) -> None:
         loop = asyncio.get_running_loop()
         self._loop = loop
         self.planned = False
@@ -64,9 +66,11 @@ class LiveShard:
             settings=pool.settings,
             directory=Directory(_core.Directory(self.node), app.name),
         )
-        hooks.runtime = self.runtime = ShardRuntime(self.context, _core.Table)
-        self.runtime.take_over()
+        hooks.runtime = self.runtime = ShardRuntime(self.context, _core.Table, DeadLetterFile(pool.letters, 1 << 20))
         self._doorbell = pool.doorbells[process]
+        if not take_over:
+            return
+        self.runtime.take_over()
         loop.add_reader(self._doorbell, self._ring)
         self.plan()
 
@@ -95,6 +99,28 @@ class LiveShard:
         """Stop as a killed process does: what its tasks and timers still do changes nothing in shared memory."""
         self.stop()
         self.context.shard = Gone()  # type: ignore[assignment]
+
+
+class Deciding:
+    """The executor of a shard that takes over and is killed before it restores anything."""
+
+    def __init__(self, real: _core.Shard) -> None:
+        self._real = real
+
+    def adopt(self) -> Any:
+        return self._real.adopt()
+
+    def incarnation(self, process: int) -> int:
+        return self._real.incarnation(process)
+
+    def restore(self, *arguments: Any) -> bool:
+        return True
+
+    def route_of(self, address: int) -> int | None:
+        return self._real.route_of(address)
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments, **named: 0
 
 
 class Gone:
@@ -165,8 +191,9 @@ class AskFailed(Exception):
 class Pool:
     """Some shards and the test as acceptor 0; one more shard segment lets the test post records."""
 
-    def __init__(self, shards: int, **settings: Any) -> None:
+    def __init__(self, shards: int, letters: Path | None = None, **settings: Any) -> None:
         self.shards = shards
+        self.letters = letters or Path(os.devnull)
         self.acceptors = 1
         self.settings = ShardSettings(**settings)
         geometry = _core.Geometry(1, shards + 1, slots=4096, permits=1024, arena_bytes=8 << 20, directory_entries=1024)
@@ -205,9 +232,27 @@ class Pool:
         """Where a client's messages go."""
         return self._acceptor.slot(client.slot)["route"]
 
+    def die_before_restoring(self, number: int, app: App) -> None:
+        """A successor is killed when it has decided about what was cut off, and has changed nothing in the slots."""
+        successor = LiveShard(self, number, app, take_over=False)
+        real = successor.context.shard
+        successor.context.shard = Deciding(real)  # type: ignore[assignment]
+        successor.runtime.take_over()
+        successor.context.shard = Gone()  # type: ignore[assignment]
+        supervisor = _core.Node(0, self.segments, self.doorbells)
+        assert _core.settle(supervisor, 1 + self.acceptors + number)
+
+    def blame(self, number: int, client: Client) -> None:
+        """The shard is at this client's actor when it dies."""
+        self.live[number].core.stepping(self.route(client))
+
+    def counter(self, number: int, name: str) -> int:
+        """What a shard shows for status."""
+        return self._acceptor.counters(1 + self.acceptors + number)[name]
+
     def objects(self, number: int) -> int:
         """How many objects a shard has, its system object included."""
-        return self._acceptor.counters(1 + self.acceptors + number)["objects"]
+        return self.counter(number, "objects")
 
     def close(self) -> None:
         """Stop the shards, close descriptors."""
