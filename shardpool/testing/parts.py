@@ -124,6 +124,7 @@ class KitShard:
                 clock=clock,
             )
             hooks.runtime = self.runtime = ShardRuntime(context, _core.Table)
+            self.runtime.take_over()
         self._plan_pump()
 
     def _plan_pump(self) -> None:
@@ -133,6 +134,7 @@ class KitShard:
 
     def _ring(self) -> None:
         self.core.wake()
+        self.runtime.deaths.look()
         self._plan_pump()
 
     def _pump(self) -> None:
