@@ -51,6 +51,15 @@ CALLBACKS: tuple[Callback, ...] = (
         _LOGGED,
     ),
     Callback(
+        "on_recover()",
+        "session, actor, Spot",
+        "as its handlers'",
+        "lifecycle, before all others",
+        "its shard died and this fresh object takes its place; a Spot's before its members'",
+        "nothing",
+        _LOGGED,
+    ),
+    Callback(
         "on_resume()",
         "session, actor",
         "its own, then its actor's",
@@ -171,6 +180,17 @@ A Join is deferred: `self.join(Room, id).defer()` registers it, it runs when the
 was encoded, before the actor's next message; a handler that raises drops what it registered. A Spot on another shard
 has the actor move there: its attributes travel as MessagePack (or what `capture()` returns and `restore(state)` takes),
 its queue travels, its session follows. `@app.actor(move="never")` keeps it home, `"recreate"` starts a fresh one there.
+
+## When a shard dies
+
+Its sessions, actors and Spots go on in the next process under their ids: clients stay connected, queued messages run
+once and in order, a Spot has its members, timers start again. What was in attributes is gone: the objects are made by
+`__init__` and hear `on_recover()` before anything else; load there what you saved, and tell clients what they must say
+again. The message whose handler was cut off becomes a dead letter and its asker gets `Unavailable`; with
+`@app.actor(delivery=AtLeastOnce(3))` (or `@app.spot`) it runs again, three times at most. An object in whose handlers
+the shard died twice, with none that ended well in between, is quarantined: it runs nothing until `shardpool
+dead-letters release TYPE ID`. Other shards' asks to the dead one get `Unavailable` at once; a Join that was not decided
+ends with `on_joined(error)`. Every kind of call against every kind of failure: [delivery.md](delivery.md).
 
 ## Callbacks
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardpool._core import QUARANTINE_DEATHS as DEATHS
+from shardpool._core import QUARANTINE_DEATHS
 from shardpool.app import ObjectType
 from shardpool.codecs import encode_msgpack, value_decoder
 from shardpool.dead_letters import Reason
@@ -55,7 +55,7 @@ class Quarantine:
             "%s is quarantined: its shard died %d times in its handlers with none that ended well in between; see "
             "`shardpool dead-letters list`, and `shardpool dead-letters release %s %s` when the cause is mended",
             seat.label,
-            DEATHS,
+            QUARANTINE_DEATHS,
             seat.type_name,
             seat.id,
         )

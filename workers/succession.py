@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from shardpool._core import QUARANTINE_DEATHS
 from shardpool.actor import Actor
 from shardpool.app import ObjectType
 from shardpool.codecs import encode_json
@@ -31,7 +32,7 @@ from shardpool.workers.letters import Letters
 from shardpool.workers.lives import Lives
 from shardpool.workers.moves import Moves
 from shardpool.workers.places import IDENTITY, Places
-from shardpool.workers.quarantine import DEATHS, Quarantine
+from shardpool.workers.quarantine import Quarantine
 from shardpool.workers.sessions import Sessions
 from shardpool.workers.tables import Tables
 
@@ -189,7 +190,7 @@ class Succession:
     def _session(self, left: Left) -> None:
         """Bound it lives on; else its client is refused and tries again."""
         identity = self._identities.get(left.address)
-        if left.life != Life.ENDING and left.route and left.deaths < DEATHS:
+        if left.life != Life.ENDING and left.route and left.deaths < QUARANTINE_DEATHS:
             try:
                 made = self._sessions.remake(left.address, left.session, left.client, identity, left.route)
             except Exception as error:
@@ -235,7 +236,7 @@ class Succession:
         self._tally.cut += left.begun is not None
         # A Join that had begun to move its actor has left the record of its end in the lane.
         leaving = left.life == Life.LEAVING and left.begun is not None and left.begun[0] == Kind.JOIN
-        parked = left.deaths >= DEATHS
+        parked = left.deaths >= QUARANTINE_DEATHS
         fate = Fate.DROP
         if left.begun is not None and not leaving:
             name = (kind.name, made._seat.id)
