@@ -263,28 +263,30 @@ def test_message_that_kills_its_shard_twice_is_shut_off_from_it(pool: DeathPool,
     """P-23, M-16: in its first step or behind an await; the shard serves on; status, letters and release show it."""
 
     async def body() -> None:
-        async with connect(pool.addresses[0], timeout=PATIENCE) as bad:
-            async with connect(pool.addresses[0], timeout=PATIENCE) as good:
-                for _ in range(2):
-                    with pytest.raises(Unavailable):
-                        await bad.ask({"type": "bad", "later": later}, timeout=PATIENCE)
-                with pytest.raises(Unavailable, match="quarantined"):
+        async with (
+            connect(pool.addresses[0], timeout=PATIENCE) as bad,
+            connect(pool.addresses[0], timeout=PATIENCE) as good,
+        ):
+            for _ in range(2):
+                with pytest.raises(Unavailable):
                     await bad.ask({"type": "bad", "later": later}, timeout=PATIENCE)
-                assert await good.ask({"type": "count", "number": 1}, timeout=PATIENCE) == 1
-                status = await asyncio.to_thread(pool.command, "status")
-                assert "1 quarantined objects" in status.stdout
-                letters = await asyncio.to_thread(pool.letters)
-                assert [each["reason"] for each in letters] == ["shard_died", "quarantined"]
-                shown = await asyncio.to_thread(pool.command, "dead-letters", "show", letters[0]["id"])
-                assert '"type": "bad"' in shown.stdout
-                name = letters[0]["object"]
-                assert name == bad.welcome.session
-                released = await asyncio.to_thread(pool.command, "dead-letters", "release", "Player", name)
-                assert released.returncode == 0, released.stderr
-                assert await bad.ask({"type": "count", "number": 2}, timeout=PATIENCE) == 2
-                again = await asyncio.to_thread(pool.command, "dead-letters", "release", "Player", name)
-                assert again.returncode != 0
-                assert "it is not quarantined" in again.stderr
+            with pytest.raises(Unavailable, match="quarantined"):
+                await bad.ask({"type": "bad", "later": later}, timeout=PATIENCE)
+            assert await good.ask({"type": "count", "number": 1}, timeout=PATIENCE) == 1
+            status = await asyncio.to_thread(pool.command, "status")
+            assert "1 quarantined objects" in status.stdout
+            letters = await asyncio.to_thread(pool.letters)
+            assert [each["reason"] for each in letters] == ["shard_died", "quarantined"]
+            shown = await asyncio.to_thread(pool.command, "dead-letters", "show", letters[0]["id"])
+            assert '"type": "bad"' in shown.stdout
+            name = letters[0]["object"]
+            assert name == bad.welcome.session
+            released = await asyncio.to_thread(pool.command, "dead-letters", "release", "Player", name)
+            assert released.returncode == 0, released.stderr
+            assert await bad.ask({"type": "count", "number": 2}, timeout=PATIENCE) == 2
+            again = await asyncio.to_thread(pool.command, "dead-letters", "release", "Player", name)
+            assert again.returncode != 0
+            assert "it is not quarantined" in again.stderr
 
     asyncio.run(body())
 
