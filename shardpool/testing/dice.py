@@ -38,6 +38,13 @@ class Dice:
         self._digest = hashlib.blake2b(digest_size=8)
 
     @property
+    def replay(self) -> str:
+        """The line that runs this test again with the same interleaving."""
+        test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
+        command = f"pytest '{test}'" if test else "the test"
+        return f"shardpool.testing: to replay this: {SEED_VARIABLE}={self.seed} {command}"
+
+    @property
     def fingerprint(self) -> str:
         """Of all steps so far: the same for the same run."""
         return self._digest.hexdigest()

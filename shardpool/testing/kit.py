@@ -1,10 +1,9 @@
-"""The kit itself: runs the parts of a node, one step of one part after another, as the dice say."""
+"""The kit as tests have it: clients, objects, time."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 from collections.abc import Callable, Coroutine
 from types import TracebackType
@@ -14,26 +13,21 @@ from shardpool.actor import Actor
 from shardpool.app import App
 from shardpool.calls import encode_message, encode_value
 from shardpool.codecs import decode_msgpack
-from shardpool.errors import NotFound
+from shardpool.errors import InvalidOperation, NotFound
 from shardpool.objects import TurnObject
 from shardpool.spot import Spot
-from shardpool.testing.acceptor import Inbox
 from shardpool.testing.client import Answer, Client, Message
-from shardpool.testing.dice import SEED_VARIABLE, Dice
-from shardpool.testing.limits import SETTLE_SECONDS, STEPS_MAX, STEPS_SHOWN, TURNS_SHOWN, Endless, NotSettled
-from shardpool.testing.loop import Clock
-from shardpool.testing.parts import KitShard, Memory
+from shardpool.testing.dice import Dice
+from shardpool.testing.limits import SETTLE_SECONDS, STEPS_MAX
+from shardpool.testing.run import Run
 from shardpool.testing.watch import Watch
 from shardpool.workers.lives import outcome_of
+from shardpool.workers.places import LIST_MAX
 from shardpool.workers.shard import run_hooks
 
 A = TypeVar("A", bound=Actor)
 S = TypeVar("S", bound=Spot)
 O = TypeVar("O", bound=TurnObject)  # noqa: E741
-
-_SLACK = 1e-6  # sums of fractions differ by less; a timer that is due within it is due
-_LAG_CHANCE = 0.1
-_ENDING_STEPS = 20_000
 
 
 class Kit:
@@ -57,30 +51,21 @@ class Kit:
         self.app = app
         self._dice = Dice(seed)
         self._count = shards
-        self._settings = settings
         self._lag = lag
         self._steps = steps
-        self._clock = Clock()
-        self._quiet_at = self._clock.now
+        self._settings = settings
         self._blueprint = app.compile()
         self._watch = Watch()
-        self._clients: dict[int, Client] = {}
-        self._shards: list[KitShard] = []
-        self._memory: Memory | None = None
-        self._inbox: Inbox | None = None
+        self._running: Run | None = None
         self._random: Any = None
 
     def __enter__(self) -> Kit:
-        memory = self._memory = Memory(self._count)
-        self._inbox = Inbox(memory, self._clients)
+        self._running = Run(self._blueprint, self._dice, self._count, self._lag, self._steps, self._settings)
         self._watch.begin()
         # Handlers that draw from `random` are part of what the seed replays.
         self._random = random.getstate()
         random.seed(self.seed)
         try:
-            for number in range(self._count):
-                shard = KitShard(memory, number, self._count, self._blueprint, self._settings, self._dice, self._clock)
-                self._shards.append(shard)
             self._run_hooks(self.app.start_hooks, "on_start")
         except BaseException as error:
             self.__exit__(type(error), error, None)
@@ -100,7 +85,9 @@ class Kit:
             if error is not None:
                 error.add_note(self.replay)
             random.setstate(self._random)
-            self._end()
+            self._watch.deaf = True  # what ending leads to is no news
+            self._run.end()
+            self._running = None
             self._watch.end()
 
     @property
@@ -111,9 +98,7 @@ class Kit:
     @property
     def replay(self) -> str:
         """The line that runs this test again with the same interleaving."""
-        test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
-        command = f"pytest '{test}'" if test else "the test"
-        return f"shardpool.testing: to replay this: {SEED_VARIABLE}={self.seed} {command}"
+        return self._dice.replay
 
     @property
     def trace(self) -> list[str]:
@@ -128,7 +113,7 @@ class Kit:
     @property
     def now(self) -> float:
         """Virtual seconds, as `asyncio.get_running_loop().time()` gives them in handlers."""
-        return self._clock.now
+        return self._run.clock.now
 
     @property
     def raised(self) -> list[BaseException]:
@@ -145,19 +130,19 @@ class Kit:
 
         Args: auth: what `on_connect` finds in `hello.auth`. home: the session's shard; None: shards take turns.
         """
-        index = len(self._clients) + 1
+        index = len(self._run.clients) + 1
         shard = index % self._count if home is None else home
         session = (index + 1) * self._count + shard
         hello = json.dumps({"v": 1, "auth": auth}).encode()
-        client = Client(self._opened, self, self.app.codec, index, shard, session, hello)
-        self._clients[client.address] = client
+        client = Client(self._run.memory, self, self.app.codec, index, shard, session, hello)
+        self._run.clients[client.address] = client
         return client
 
     def ask(self, target: type[TurnObject], id: str, message: Message, *, timeout: float = 30.0) -> Answer:
         """Ask an object from outside, as a trusted program does. Returns: the place of the reply."""
         described = f"ask {target.__name__} {id!r}"
         payload = encode_message(message, described)
-        runtime = self._dice.choice(self._shards).runtime
+        runtime = self._dice.choice(self._run.shards).runtime
         kind = self._blueprint.find(target)
 
         async def ask() -> Any:
@@ -169,7 +154,7 @@ class Kit:
         """Get or create an object from outside. Returns: the place of the CreateOutcome."""
         described = f"create {target.__name__} {id!r}"
         payload = encode_value(request, described)
-        runtime = self._dice.choice(self._shards).runtime
+        runtime = self._dice.choice(self._run.shards).runtime
         kind = self._blueprint.find(target)
 
         async def create() -> Any:
@@ -189,14 +174,14 @@ class Kit:
             else:
                 answer.fail(error)
 
-        self._shards[shard].loop.create_task(work).add_done_callback(done)
+        self._run.shards[shard].loop.create_task(work).add_done_callback(done)
         return answer
 
     def find(self, target: type[O], id: str) -> O | None:
         """The object itself, to look at; None: there is none."""
         name = self._blueprint.find(target).name
-        address = self._shards[0].runtime.places.find(name, id)
-        found = self._shards[address >> 56].core.target(address) if address else None
+        address = self._run.shards[0].runtime.places.find(name, id)
+        found = self._run.shards[address >> 56].core.target(address) if address else None
         return found if isinstance(found, target) else None
 
     def spot(self, target: type[S], id: str) -> S:
@@ -216,12 +201,12 @@ class Kit:
     def ids(self, target: type[TurnObject]) -> list[str]:
         """Ids of the objects of a type, in order."""
         name = self._blueprint.find(target).name
-        return [entry.id for entry in self._shards[0].runtime.places.list(name, "", 1000)]
+        return [entry.id for entry in self._run.shards[0].runtime.places.list(name, "", LIST_MAX)]
 
     def living(self, target: type[O]) -> list[O]:
         """Every object of a class that holds a slot on any shard, whether it can be found by its id or not."""
         found = []
-        for number, shard in enumerate(self._shards):
+        for number, shard in enumerate(self._run.shards):
             for slot in range(shard.node.slots):
                 address = number << 56 | slot
                 generation = shard.node.slot(address)["generation"]
@@ -232,137 +217,30 @@ class Kit:
 
     def run(self) -> None:
         """Until there is nothing left to do at this moment. Raises: Endless."""
-        self._work(None)
+        self._run.work()
 
     def advance(self, seconds: float) -> None:
         """Let time pass: timers, timeouts and sleeps that are due by then have their effect. Raises: Endless."""
-        target = self._clock.now + seconds
-        self._work(target)
-        while (due := self._due()) is not None and due <= target + _SLACK:
-            self._clock.now = max(self._clock.now, due)
-            for shard in self._shards:
-                shard.loop.take_due()
-            self._work(target)
-        self._clock.now = max(self._clock.now, target)
-        self._quiet_at = self._clock.now
+        self._run.advance(seconds)
 
     def settle(self, seconds: float = SETTLE_SECONDS) -> None:
         """Let time pass until no handler waits and nothing is under way.
 
         Args: seconds: the most that may pass. Raises: NotSettled, Endless.
         """
-        self.until(lambda: not self._waits(), seconds, "an app with nothing under way")
+        self.until(lambda: not self._run.waits(), seconds, "an app with nothing under way")
 
     def until(self, condition: Callable[[], bool], seconds: float, described: str) -> None:
         """Let time pass until something is so. Args: seconds: the most that may pass. Raises: NotSettled, Endless."""
-        self.run()
-        end = self._clock.now + seconds
-        while not condition():
-            due = self._due()
-            if due is None or due > end:
-                raise NotSettled(
-                    f"{described} did not come within {seconds:g} s of virtual time; {self._waits() or 'nothing waits'}"
-                )
-            self.advance(max(0.0, due - self._clock.now))
-
-    def _due(self) -> float | None:
-        dues = [due for shard in self._shards if (due := shard.loop.due()) is not None]
-        return min(dues, default=None)
-
-    def _waits(self) -> str:
-        shards = [f"{shard.name}: {waits}" for shard in self._shards if (waits := shard.waits())]
-        clients = [f"{client.name}: {client.unsent} unsent" for client in self._clients.values() if client.unsent]
-        return "; ".join(shards + clients)
+        self._run.until(condition, seconds, described)
 
     @property
-    def _opened(self) -> Memory:
-        assert self._memory is not None, "use the kit in a with statement: with Kit(app) as kit"
-        return self._memory
-
-    def _work(self, target: float | None) -> None:
-        """Steps until nothing is ready; with lag perhaps only until time may pass."""
-        counted: dict[int, int] = {}
-        for step in range(self._steps):
-            if step == self._steps // 2:
-                counted = self._turns()
-            if not self._step():
-                self._quiet_at = self._clock.now
-                return
-            if target is not None and self._lag and self._may_lag(target):
-                return
-        raise Endless(self._endless(counted))
-
-    def _may_lag(self, target: float) -> bool:
-        due = self._due()
-        if due is None or due > min(target, self._quiet_at + self._lag):
-            return False
-        return self._dice.fraction() < _LAG_CHANCE
-
-    def _step(self) -> bool:
-        inbox = self._inbox
-        assert inbox is not None
-        rung = self._opened.rung()
-        ready: list[KitShard | Client | Inbox] = [
-            shard for shard in self._shards if shard.loop.ready or shard.doorbell in rung
-        ]
-        ready += [client for client in self._clients.values() if client.ready]
-        if inbox.ready:
-            ready.append(inbox)
-        if not ready:
-            return False
-        part = self._dice.next_part(ready, [part.name for part in ready])
-        if isinstance(part, KitShard):
-            what = part.step(part.doorbell in rung)
-            inbox.ready = True
-            for client in self._clients.values():
-                client.held = False
-        else:
-            what = part.step()
-        self._dice.note(f"{self._clock.now:.6f} {part.name} {what}")
-        return True
-
-    def _turns(self) -> dict[int, int]:
-        """Number of the last turn of every object that has an entry, by address."""
-        places = self._shards[0].runtime.places
-        entries = [
-            places.find(name, entry.id) for name in self._blueprint.types for entry in places.list(name, "", 1000)
-        ]
-        return {address: self._shards[address >> 56].node.slot(address)["turn"] for address in entries if address}
-
-    def _endless(self, counted: dict[int, int]) -> str:
-        grown = {address: turn - counted.get(address, 0) for address, turn in self._turns().items()}
-        busiest = sorted(grown, key=lambda address: grown[address], reverse=True)[:TURNS_SHOWN]
-        objects = [
-            f"{self._shards[address >> 56].core.target(address)!r} ({self._label(address)})"
-            for address in busiest
-            if grown[address]
-        ]
-        last = "\n  ".join(list(self._dice.trace)[-STEPS_SHOWN:])
-        return (
-            f"still busy after {self._steps:,} steps: objects that send in a circle, or a handler that never waits for "
-            f"time to pass. Most turns: {', '.join(objects) or 'none, so look for a loop around sleep(0)'}. "
-            f"The last steps:\n  {last}\n{self.replay}"
-        )
-
-    def _label(self, address: int) -> str:
-        return str(getattr(self._shards[address >> 56].core.target(address), "_seat", "gone"))
+    def _run(self) -> Run:
+        if self._running is None:
+            raise InvalidOperation("the kit runs inside of its with statement only: with Kit(app) as kit: ...")
+        return self._running
 
     def _run_hooks(self, hooks: list[Callable[..., Any]], described: str) -> None:
         answers = [self._answer(number, run_hooks(hooks, number), described) for number in range(self._count) if hooks]
         for answer in answers:
             answer.get()
-
-    def _end(self) -> None:
-        """Cancel what is suspended, so that its `finally` blocks run and nothing is left for the collector."""
-        self._watch.deaf = True  # what cancelling leads to is no news
-        tasks = [(shard, task) for shard in self._shards for task in asyncio.all_tasks(shard.loop)]
-        for shard, task in tasks:
-            with shard.loop.entered():
-                task.cancel()
-        for _ in range(_ENDING_STEPS):
-            if all(task.done() for _, task in tasks) or not self._step():
-                break
-        for shard in self._shards:
-            shard.end()
-        if self._memory is not None:
-            self._memory.close()

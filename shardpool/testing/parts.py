@@ -11,7 +11,7 @@ from shardpool.app import Blueprint
 from shardpool.directory import Directory
 from shardpool.testing.dice import Dice
 from shardpool.testing.loop import Clock, ShardLoop
-from shardpool.workers.context import ShardContext, ShardSettings
+from shardpool.workers.context import Parcels, ShardContext, ShardSettings
 from shardpool.workers.runtime import Hooks, ShardRuntime
 from shardpool.workers.shard import task_hooks
 
@@ -20,6 +20,7 @@ _INFRA_BYTES = 1 << 17
 _ONE_OBJECT = 0
 # The time budget of an object (T-22): over after each record, or never, whatever the machine is doing meanwhile.
 _BUDGETS = (0, 10**12)
+_ENDED: Any = None
 _OBJECTS_PER_LOOK = (1, 1, 1, 2, 8, 64)
 
 
@@ -110,7 +111,7 @@ class KitShard:
         self.doorbell = memory.doorbells[process]
         self.node = memory.node(process)
         with self.loop.entered():
-            hooks = Hooks(self.loop, self._plan_pump, *task_hooks())
+            hooks = self._hooks = Hooks(self.loop, self._plan_pump, *task_hooks())
             self.core = _core.Shard(self.node, number, hooks, dice.choice(_BUDGETS))
             context = ShardContext(
                 shard=self.core,
@@ -169,5 +170,11 @@ class KitShard:
         return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
 
     def end(self) -> None:
-        """No more turns."""
+        """No more turns; and no circles of references through objects of the core, which no collector sees."""
         self.loop.end()
+        context = self.runtime.context
+        self._hooks.runtime = None
+        context.shard = _ENDED
+        context.steps.clear()
+        context.parcels = Parcels()
+        del self.core

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec import Struct
 
-from shardpool import Actor, App, DeadlineExceeded, JoinOutcome, NotFound, Refuse, Session, Spot, every, on
+from shardpool import (
+    Actor,
+    App,
+    DeadlineExceeded,
+    InvalidOperation,
+    JoinOutcome,
+    NotFound,
+    Refuse,
+    Session,
+    Spot,
+    every,
+    on,
+)
 from shardpool.testing import SEED_VARIABLE, Endless, Kit, NotSettled
 
 app = App("kit")
@@ -275,3 +289,18 @@ def test_start_hooks_run_on_every_shard() -> None:
     with Kit(hooked, shards=2):
         assert sorted(calls) == [("start", 0), ("start", 1)]
     assert sorted(calls)[2:] == [("stop", 0), ("stop", 1)]
+
+
+def test_kits_give_their_memory_back() -> None:
+    """O-10: thousands of kits fit into one test run: segments are unmapped although objects refer to each other."""
+
+    def mapped() -> int:
+        gc.collect()
+        return sum("memfd" in line for line in Path("/proc/self/maps").read_text().splitlines())
+
+    before = mapped()
+    for seed in range(5):
+        chat(seed)
+    assert mapped() <= before
+    with pytest.raises(InvalidOperation, match="inside of its with statement"):
+        chat(0).spot(Room, "hall")
