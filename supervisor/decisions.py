@@ -84,8 +84,10 @@ def decide(state: State, event: Event, now: float) -> tuple[State, list[Action]]
             state = _died(state, state.child(process), death, actions, now)
         case Settled(process):
             state = _with(state, process, settled=True)
+        case StopAsked() if rolling.has_a_shard_out(state) and state.postponed is None:
+            state = rolling.postpone(state, event, actions, now)
         case StopAsked():
-            state = _stop_asked(rolling.end(state, "the pool stops", actions), event, actions, now)
+            state = _stop_asked(state, event, actions, now)
         case DrainAsked() if state.phase is Phase.SERVING:
             state = _drain_asked(rolling.end(state, "the pool is drained", actions), event, actions, now)
         case Emptied() if state.phase is Phase.EMPTYING:
@@ -101,6 +103,8 @@ def decide(state: State, event: Event, now: float) -> tuple[State, list[Action]]
         case _:
             assert_never(event)
     state = rolling.late(state, actions, now)
+    if state.postponed is not None and (now >= state.postponed_until or not rolling.has_a_shard_out(state)):
+        state = _stop_asked(state, state.postponed, actions, now)
     return _advance(state, actions, now), actions
 
 
@@ -118,6 +122,8 @@ def next_wake(state: State, now: float) -> float | None:
         times.append(state.deadline)
     if state.restart is not None and state.restart.deadline is not None:
         times.append(state.restart.deadline)
+    if state.postponed is not None:
+        times.append(state.postponed_until)
     if state.phase is not Phase.SERVING:
         times.append(state.progress_due)
     return max(0.0, min(times) - now) if times else None
@@ -215,6 +221,7 @@ def _lost(state: State, child: Child, actions: list[Action], now: float) -> Stat
 
 
 def _stop_asked(state: State, event: StopAsked, actions: list[Action], now: float) -> State:
+    state = replace(rolling.end(state, "the pool stops", actions), postponed=None)
     if state.phase is Phase.STARTING:
         actions.append(Say(f"{event.by}: stopping before the pool was up"))
         return _stop_all(replace(state, exit_code=state.exit_code or ExitCode.INTERRUPTED), actions, now)

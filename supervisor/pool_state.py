@@ -101,6 +101,8 @@ class State:
     progress_due: float = 0.0
     exit_code: ExitCode = ExitCode.OK
     restart: Restart | None = None
+    postponed: "StopAsked | None" = None  # until the restart's present shard has been replaced
+    postponed_until: float = 0.0
 
     def child(self, process: int) -> Child:
         """The place with this process index."""

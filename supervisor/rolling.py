@@ -26,9 +26,11 @@ from shardpool.supervisor.pool_state import (
     State,
     Status,
     Step,
+    StopAsked,
 )
 
 _RETURN_PATIENCE = 60.0
+_OUT = frozenset((Step.HANDING_OVER, Step.RETURNING))
 _COMING_UP = frozenset((Step.WAITING, Step.RETURNING))
 
 
@@ -48,6 +50,20 @@ def refusal(state: State) -> str:
 def is_running(state: State) -> bool:
     """Whether a restart is under way."""
     return state.restart is not None and state.restart.step is not Step.ENDED
+
+
+def has_a_shard_out(state: State) -> bool:
+    """Whether a shard is being replaced: what it was sent waits in its segment for the successor."""
+    return is_running(state) and state.restart is not None and state.restart.step in _OUT
+
+
+def postpone(state: State, event: StopAsked, actions: list[Action], now: float) -> State:
+    """The pool stops when that shard is back: without it, messages that were accepted would not be run."""
+    assert state.restart is not None
+    label = state.child(state.restart.left[0]).spec.label
+    timeout = state.limits.drain_timeout if event.timeout is None else event.timeout
+    actions.append(Say(f"{event.by}: stopping once {label} has been replaced (again: without waiting for that)"))
+    return replace(state, postponed=event, postponed_until=now + timeout)
 
 
 def progress(restart: Restart | None) -> str:
@@ -136,6 +152,8 @@ def end(state: State, problem: str, actions: list[Action]) -> State:
 
 
 def _next(state: State, restart: Restart, actions: list[Action], now: float) -> State:
+    if state.postponed is not None:
+        return end(replace(state, restart=restart), "the pool stops", actions)
     if not restart.left:
         return end(replace(state, restart=restart), "", actions)
     child = state.child(restart.left[0])

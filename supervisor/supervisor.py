@@ -195,8 +195,9 @@ class Supervisor:
                     self._sockets.reply(address, StopReply(os.getpid(), shown))
                     self._take(StopAsked("shardpool stop", timeout))
                 case DrainRequest(timeout):
-                    if self._state.phase is not Phase.SERVING:
-                        self._refuse(address, f"the pool is {self._state.phase.name.lower().partition('_')[0]} already")
+                    refusal = rolling.refusal(self._state)
+                    if refusal:
+                        self._refuse(address, refusal)
                         continue
                     shown = self._plan.settings["drain_timeout"] if timeout is None else timeout
                     self._sockets.reply(address, StopReply(os.getpid(), shown))

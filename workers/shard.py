@@ -38,6 +38,8 @@ from shardpool.workers.turns import Stub
 
 STOP_SHARE = 0.8  # of stop_timeout, for ending well; then comes SIGKILL
 POLL_SECONDS = 0.01
+LOOK_SECONDS = 0.002
+HELD_SECONDS = 0.05
 
 
 class ShardProcess:
@@ -56,7 +58,7 @@ class ShardProcess:
         self._drain_asked = False
         self._stopping: asyncio.Task[None] | None = None
         self._handing_over = False
-        self._left = False  # no turn begins any more
+        self._holding = False  # no turn begins
         self._runtime: ShardRuntime | None = None
 
     async def live(self, blueprint: Blueprint | None = None) -> int:
@@ -131,7 +133,7 @@ class ShardProcess:
 
     def _pump(self) -> None:
         self._pump_planned = False
-        if self._left:
+        if self._holding:
             return
         try:
             self._idle = False
@@ -174,7 +176,7 @@ class ShardProcess:
                     self._stopping = self._loop.create_task(self._hand_over(timeout))
             case Stop():
                 if self._stopping is None or self._handing_over:
-                    self._handing_over = False
+                    self._handing_over = self._holding = False
                     self._stopping = self._loop.create_task(self._stop())
 
     async def _watch_drain(self) -> None:
@@ -186,16 +188,22 @@ class ShardProcess:
     async def _hand_over(self, timeout: float) -> None:
         """Leave between two turns; what waits is the successor's.
 
-        Suspended turns get their time. Until they are done, others run too: they may be what those wait for.
+        Suspended turns get their time. Where they do not end by themselves others run for a moment: those may be what
+        they wait for. Running on all the while, a shard with much to do would never be without one.
         """
-        self._handing_over = True
+        self._handing_over = self._holding = True
         deadline = self._loop.time() + timeout
+        look = self._loop.time() + HELD_SECONDS
         while self._runtime is not None and self._busy() and self._loop.time() < deadline:
-            self._plan_pump()
-            await asyncio.sleep(POLL_SECONDS)
-        if not self._handing_over:
-            return  # the pool stops meanwhile
-        self._left = True
+            await asyncio.sleep(LOOK_SECONDS)
+            if not self._handing_over:
+                return  # the pool stops meanwhile
+            if self._loop.time() >= look:
+                self._holding = False
+                self._pump()
+                self._holding = True
+                look = self._loop.time() + HELD_SECONDS
+        self._handing_over = False
         if self._runtime is not None:
             try:
                 async with asyncio.timeout(self._end_limit):

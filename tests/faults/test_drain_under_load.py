@@ -7,152 +7,33 @@ from __future__ import annotations
 
 import asyncio
 import os
-import struct
-from collections import defaultdict
+import subprocess
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
+from counted_load import ACCEPTORS, APP, SHARDS, Load, Memory
 from served_pool import ServedPool, wait_for
-
-from shardpool._core import Node
-from shardpool.client import Client, connect
-from shardpool.errors import ShardpoolError
 
 Serve = Callable[..., ServedPool]
 
-ROUNDS = 20 if os.environ.get("SHARDPOOL_LONG") == "1" else 2
-CLIENTS = 16
-PIPELINED = 32
-ACCEPTORS, SHARDS = 2, 2
-NOTE = struct.Struct("=II")
-
-APP = """\
-import asyncio
-import os
-import struct
-from msgspec import Struct
-from shardpool import Actor, App, on
-
-app = App("faults")
-notes = os.open("notes", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+LONG = os.environ.get("SHARDPOOL_LONG") == "1"
+ROUNDS = 20 if LONG else 2
+FLAGS = ("--acceptors", str(ACCEPTORS), "--workers", str(SHARDS))
 
 
-class Told(Struct, tag="told"):
-    client: int
-    number: int
-
-
-class Asked(Struct, tag="asked"):
-    client: int
-    number: int
-
-
-class Slow(Struct, tag="slow"):
-    client: int
-    number: int
-
-
-@app.actor
-class Player(Actor):
-    @on
-    def told(self, msg: Told) -> None:
-        os.write(notes, struct.pack("=II", msg.client, msg.number))
-
-    @on
-    def asked(self, msg: Asked) -> int:
-        os.write(notes, struct.pack("=II", msg.client, msg.number))
-        return msg.number
-
-    @on
-    async def slow(self, msg: Slow) -> int:
-        await asyncio.sleep(0.002)
-        os.write(notes, struct.pack("=II", msg.client, msg.number))
-        return msg.number
-"""
-
-
-class Memory:
-    """A pool's shared memory, mapped by an onlooker: it tells what was counted when the last process has ended."""
-
-    def __init__(self, pool: ServedPool) -> None:
-        directory = Path(f"/proc/{pool.process.pid}/fd")
-        found = [int(each.name) for each in directory.iterdir() if _target(each).startswith("/memfd:shardpool ")]
-        self._segments = [os.open(directory / str(fd), os.O_RDWR) for fd in sorted(found)]
-        assert len(self._segments) == 1 + ACCEPTORS + SHARDS
-        self._doorbells = [os.eventfd(0) for _ in self._segments]
-        self._node = Node(0, self._segments, self._doorbells)
-
-    def published(self) -> int:
-        """Messages of clients that acceptors took in."""
-        return sum(self._node.counters(1 + index)["messages_in"] for index in range(ACCEPTORS))
-
-    def run(self) -> int:
-        """Messages of clients whose turn a shard began."""
-        return sum(self._node.counters(1 + ACCEPTORS + index)["messages_in"] for index in range(SHARDS))
-
-    def close(self) -> None:
-        for fd in (*self._segments, *self._doorbells):
-            os.close(fd)
-
-
-def _target(link: Path) -> str:
-    try:
-        return os.readlink(link)
-    except FileNotFoundError:
-        return ""
-
-
-class Load:
-    """Clients, each with numbered messages; every third is only told, every ninth makes its turn wait."""
-
-    def __init__(self) -> None:
-        self.answered: dict[int, set[int]] = defaultdict(set)
-        self.wrong: list[str] = []
-
-    async def run(self, address: str) -> None:
-        await asyncio.gather(*(self._play(address, client) for client in range(CLIENTS)))
-
-    async def _play(self, address: str, number: int) -> None:
-        try:
-            async with connect(address, timeout=10, reconnect=False) as client:
-                slots = asyncio.Semaphore(PIPELINED)
-                asks = set()
-                message = 0
-                while client.closed is None:
-                    await slots.acquire()
-                    message += 1
-                    if message % 3 == 0:
-                        slots.release()
-                        await client.send({"type": "told", "client": number, "number": message})
-                        continue
-                    ask = asyncio.ensure_future(self._ask(client, number, message))
-                    asks.add(ask)
-                    ask.add_done_callback(lambda done: (asks.discard(done), slots.release()))
-                    await asyncio.sleep(0)  # the ask is written before the next message
-                await asyncio.gather(*asks)
-        except ShardpoolError:
-            return  # the pool has gone
-
-    async def _ask(self, client: Client, number: int, message: int) -> None:
-        kind = "slow" if message % 9 == 1 else "asked"
-        try:
-            answer = await client.ask({"type": kind, "client": number, "number": message}, timeout=30)
-        except ShardpoolError:
-            return
-        if answer != message:
-            self.wrong.append(f"client {number} got {answer} for {message}")
-        self.answered[number].add(message)
+def restart(pool: ServedPool) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*pool.command_line, "restart", "--rolling"],
+        env=pool.environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
 
 
 @pytest.mark.timeout(60 * ROUNDS)
 def test_sigterm_under_load_loses_nothing_accepted(serve: Serve) -> None:
     """P-17, P-29, M-9: every message that an acceptor took in is run once and in order, every ask answered; exit 0."""
     for _ in range(ROUNDS):
-        pool = serve("--acceptors", str(ACCEPTORS), "--workers", str(SHARDS), app=APP).up()
-        memory = Memory(pool)
-        notes = pool.directory / "notes"
-        load = Load()
+        pool = serve(*FLAGS, app=APP).up()
+        memory, load = Memory(pool), Load()
 
         async def stop_at_work(pool: ServedPool = pool, memory: Memory = memory, load: Load = load) -> int:
             clients = asyncio.ensure_future(load.run(pool.address))
@@ -162,14 +43,57 @@ def test_sigterm_under_load_loses_nothing_accepted(serve: Serve) -> None:
             return code
 
         assert asyncio.run(stop_at_work()) == 0, pool.said()
-        done: dict[int, list[int]] = defaultdict(list)
-        for client, message in NOTE.iter_unpack(notes.read_bytes()):
-            done[client].append(message)
-        assert len(done) == CLIENTS
-        for client, messages in done.items():
-            assert messages == list(range(1, len(messages) + 1)), f"client {client}: {messages[-20:]}"
-            assert load.answered[client] == {each for each in messages if each % 3}, f"client {client}"
-        assert load.wrong == []
-        assert memory.run() == memory.published() == sum(len(messages) for messages in done.values())
+        load.judge(pool, memory)
+        assert memory.run() == memory.published()
         memory.close()
-        notes.unlink()
+
+
+@pytest.mark.timeout(180)
+def test_rolling_restart_under_load_loses_nothing(serve: Serve) -> None:
+    """P-18, P-15, M-16: every connection stays, every message is run once and in order, every ask answered."""
+    pool = serve(*FLAGS, app=APP).warm()
+    memory, load = Memory(pool), Load()
+
+    async def restart_at_work() -> int:
+        clients = asyncio.ensure_future(load.run(pool.address))
+        await asyncio.to_thread(wait_for, lambda: memory.run() > 1000, "load")
+        for _ in range(3 if LONG else 1):
+            command = restart(pool)
+            said = await asyncio.to_thread(command.communicate)
+            assert command.returncode == 0, (said, pool.said())
+        published = memory.published()
+        await asyncio.to_thread(wait_for, lambda: memory.published() > published + 1000, "load after it")
+        assert not clients.done()
+        code = await asyncio.to_thread(pool.stop)
+        await asyncio.wait_for(clients, 30)
+        return code
+
+    assert asyncio.run(restart_at_work()) == 0, pool.said()
+    load.judge(pool, memory)
+    assert "was killed" not in pool.said()
+    memory.close()
+
+
+@pytest.mark.timeout(60 * ROUNDS)
+def test_sigterm_during_a_rolling_restart_loses_nothing(serve: Serve) -> None:
+    """P-17, P-18, P-29: a shard that has left is replaced first: what waits for it was accepted, too."""
+    for round_ in range(ROUNDS):
+        pool = serve(*FLAGS, app=APP).warm()
+        memory, load = Memory(pool), Load()
+        when = ("restarting 2 shards", "serves again")[round_ % 2]
+
+        async def stop_at_work(
+            pool: ServedPool = pool, memory: Memory = memory, load: Load = load, when: str = when
+        ) -> int:
+            clients = asyncio.ensure_future(load.run(pool.address))
+            await asyncio.to_thread(wait_for, lambda: memory.run() > 1000, "load")
+            command = restart(pool)
+            await asyncio.to_thread(wait_for, lambda: when in pool.said(), pool.said)
+            code = await asyncio.to_thread(pool.stop)
+            await asyncio.wait_for(clients, 30)
+            await asyncio.to_thread(command.communicate)
+            return code
+
+        assert asyncio.run(stop_at_work()) == 0, pool.said()
+        load.judge(pool, memory)
+        memory.close()

@@ -430,14 +430,23 @@ def test_one_cpu_makes_one_shard(serve: Serve) -> None:
 
 
 def test_hung_handler_is_shown_and_its_shard_replaced(serve: Serve) -> None:
-    """P-4, O-8: found by its turn counter from outside; its Python stack is in the log; by policy it is replaced."""
+    """P-4, O-8: found by its turn counter from outside; its Python stack is in the log; by policy it is replaced.
+
+    Its session and others live on; what waited behind it is run.
+    """
     pool = serve("--stall-after", "0.5", "--stall-policy", "restart", "--workers", "1", app=STUCK).warm()
     before = pool.pids()["shard-0"]
 
     async def hang() -> None:
-        async with connect(pool.address, timeout=10) as client:
-            await client.send({"type": "hang"})
+        async with (
+            connect(pool.address, timeout=10, reconnect=False) as culprit,
+            connect(pool.address, timeout=10, reconnect=False) as bystander,
+        ):
+            await culprit.send({"type": "hang"})
+            waits = asyncio.ensure_future(bystander.ask({"type": "hello"}, timeout=30))
             await asyncio.to_thread(pool.replaced, "shard-0", before)
+            assert await waits == "hello"
+            assert await culprit.ask({"type": "hello"}, timeout=10) == "hello"
 
     asyncio.run(hang())
     assert "in forever" in pool.said()

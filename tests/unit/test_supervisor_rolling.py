@@ -133,12 +133,35 @@ def test_it_is_refused_while_something_else_is_done() -> None:
     assert "stopping" in rolling.refusal(pool.state)
 
 
-def test_stop_during_a_restart_wins() -> None:
-    """P-17, P-18: a shard that hands over ends as in any stop; nobody is started."""
+def test_stop_during_a_restart_comes_when_the_shard_is_back() -> None:
+    """P-17, P-18, P-29: what waits in its segment is run before the pool ends; no other shard is touched."""
     pool = restarting()
     pool.take(Refreshed())
+    assert "stopping once shard 1 has been replaced" in said(pool.take(StopAsked("SIGTERM")))
+    assert started(pool.take(Died(FIRST, CLEAN))) == [FIRST]
+    actions = pool.ready(FIRST)
+    assert pool.sent(actions, HandOver) == []
+    assert pool.state.phase is Phase.DRAINING_ACCEPTORS
+    assert "SIGTERM: draining" in said(actions)
+
+
+def test_second_signal_does_not_wait_for_a_restart() -> None:
+    """P-17: it hastens; so does the end of the time that draining may take."""
+    for hasten in (lambda pool: pool.take(StopAsked("SIGTERM")), lambda pool: pool.later(LIMITS.drain_timeout)):
+        pool = restarting()
+        pool.take(Refreshed())
+        pool.take(StopAsked("SIGTERM"))
+        hasten(pool)
+        assert pool.state.phase is Phase.DRAINING_ACCEPTORS
+        assert started(pool.take(Died(FIRST, CLEAN))) == []
+        assert pool.state.restart is not None
+        assert pool.state.restart.step is Step.ENDED
+        assert int(pool.state.exit_code) == 0
+
+
+def test_stop_during_the_import_comes_at_once() -> None:
+    """P-17: nobody is out yet."""
+    pool = restarting()
     pool.take(StopAsked("SIGTERM"))
-    assert started(pool.take(Died(FIRST, CLEAN))) == []
-    assert pool.state.restart is not None
-    assert pool.state.restart.step is Step.ENDED
-    assert int(pool.state.exit_code) == 0
+    assert pool.state.phase is Phase.DRAINING_ACCEPTORS
+    assert pool.sent(pool.take(Refreshed()), HandOver) == []
