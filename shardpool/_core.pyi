@@ -277,6 +277,15 @@ class Acceptor:
         """Forgets a connection that another acceptor has by now."""
     def take_socket(self, fd: int, transport: int, framing: int, input: bytes, output: bytes, /) -> int:
         """A connection of another acceptor; its address here. 0: no room, the descriptor is the caller's."""
+    def relay(self, client: int, fd: int, /) -> tuple[int, int, bytes] | None:
+        """A TLS connection that said hello passes bytes on, both ways by EVENT_BYTES and write().
+
+        Args: fd: the near end of a socket pair. Returns: its address, the client's framing, input so far.
+        """
+    def hold(self, client: int, on: bool, /) -> None:
+        """Whether a relayed connection is not read for now."""
+    def unsent(self, client: int, /) -> tuple[int, int]:
+        """Bytes that wait for a connection: not encrypted (those that EVENT_PLAIN gave count as 1), and encrypted."""
     def take_over(self, kind: int, /) -> tuple[int, int]:
         """Before the first connection: adopts the sessions that a dead predecessor kept and ends its others.
 

@@ -23,6 +23,7 @@ from shardpool.workers.http import Conversation, Respond, Site, Upgraded
 from shardpool.workers.last_words import closing
 from shardpool.workers.minting import Mint, Token
 from shardpool.workers.passages import Passages
+from shardpool.workers.relays import Relays
 from shardpool.workers.resumption import Resumption
 from shardpool.workers.static_files import StaticFile
 from shardpool.workers.tls import TlsSession
@@ -87,7 +88,10 @@ class Clients:
         self._tls = tls
         self._clients: dict[int, Client] = {}
         self._fragments = Fragments(settings.inbound_bytes)
-        self._resumption = Resumption(engine, mint.acceptor, passages, self._welcome_back, self._change_places)
+        self._relays = Relays(engine)
+        self._resumption = Resumption(
+            engine, mint.acceptor, passages, self._relays, self._welcome_back, self._change_places
+        )
 
     def handle(self, kind: int, client: int, a: int, b: int, payload: bytes) -> bool:
         """One event of the engine; False if it is about no connection."""
@@ -148,6 +152,7 @@ class Clients:
     def _received(self, client: int, encrypted: int, data: bytes) -> None:
         state = self._clients.get(client)
         if state is None:
+            self._relays.carry(client, data)
             return
         if encrypted == _ENCRYPTED and state.tls is not None:
             self._decrypt(client, state, state.tls, data)
@@ -160,7 +165,7 @@ class Clients:
             self._engine.cipher(client, step.cipher)
         if step.established and not state.transport.http:
             self._established(client, websocket=False, compressed=False)
-        if step.plain:
+        if step.plain and not self._relays.carry(client, step.plain):
             self._engine.feed(client, step.plain)
         if step.ended and not tls.established:
             self._engine.finish(client, b"")  # the alert is out; nothing can be said
@@ -207,6 +212,8 @@ class Clients:
         self._engine.write(client, head, True)
 
     def _drained(self, client: int) -> None:
+        if self._relays.drained(client):
+            return
         state = self._clients.get(client)
         if state is None or state.conversation is None:
             return
@@ -327,7 +334,11 @@ class Clients:
         local = Transport(how >> 8 & 255) is Transport.LOCAL
         if state is not None and state.last is not None:
             words = state.last
-        elif code == 1006 or (state is not None and state.tls is not None and not state.tls.established):
+        elif (
+            code == 1006
+            or (state is None and client in self._relays)
+            or (state is not None and state.tls is not None and not state.tls.established)
+        ):
             words = b""
         else:
             words = closing(framing, self._app.envelope or local, code, reason.decode("utf-8", "replace"))
@@ -338,6 +349,7 @@ class Clients:
         self._engine.finish(client, words)
 
     def _closed(self, client: int) -> None:
+        self._part(client)
         state = self._clients.pop(client, None)
         if state is None:
             return
@@ -345,3 +357,17 @@ class Clients:
             state.file.close()
         if state.tail is not None:
             state.tail.release()
+
+    def _part(self, client: int) -> None:
+        """What a connection was relayed to ends with it, behind what is on its way."""
+        other = self._relays.end(client)
+        if other is None:
+            return
+        state = self._clients.get(other)
+        if state is None:
+            self._engine.drop(other)
+        else:
+            state.ending = True  # TLS says goodbye behind what is still to be encrypted
+            if state.tls is not None and not self._engine.unsent(other)[0]:
+                self._engine.cipher(other, state.tls.close())
+            self._engine.finish(other, b"")

@@ -15,6 +15,7 @@ from shardpool import wire
 from shardpool._core import Acceptor
 from shardpool.workers.minting import Token, acceptor_of
 from shardpool.workers.passages import Parcel, Passages
+from shardpool.workers.relays import Relays
 
 ELSEWHERE_REASON = "the session is kept by another acceptor: connect again, and resume there"
 REFUSED_REASON = "the session is over or kept no longer, or the token is not its own: connect without resume"
@@ -56,7 +57,7 @@ class Resumption:
 
     Args:
         acceptor: its number.
-        passages: the ways to the others.
+        passages, relays: the ways to the others.
         welcome: the W frame for a session and its new token.
         moved: told that two clients' sockets changed places.
     """
@@ -66,12 +67,14 @@ class Resumption:
         engine: Acceptor,
         acceptor: int,
         passages: Passages,
+        relays: Relays,
         welcome: Callable[[int, Token], bytes],
         moved: Callable[[int, int], None],
     ) -> None:
         self._engine = engine
         self._acceptor = acceptor
         self._passages = passages
+        self._relays = relays
         self._welcome = welcome
         self._moved = moved
         self._noted: list[Comeback] = []
@@ -107,16 +110,23 @@ class Resumption:
                     self._engine.end(comeback.client, 4503, ELSEWHERE_REASON.encode())
 
     def _hand_over(self, comeback: Comeback) -> bool:
-        """Give the client to the acceptor that keeps its session."""
+        """Give the client to the acceptor that keeps its session: its socket, or, with TLS, one end of a relay."""
         parts = self._engine.socket_of(comeback.client)
-        if parts is None:
+        if parts is not None:
+            fd, transport, framing, came, unsent = parts
+            if not self._send(comeback, fd, transport, framing, came, unsent):
+                return False
+            self._engine.let_go(comeback.client)
+            return True
+        relay = self._relays.begin(comeback.client)
+        if relay is None:
             return False
-        fd, transport, framing, came, unsent = parts
+        with relay[3] as far:
+            return self._send(comeback, far.fileno(), *relay[:3], b"")
+
+    def _send(self, comeback: Comeback, fd: int, transport: int, framing: int, came: bytes, unsent: bytes) -> bool:
         parcel = Parcel(transport, framing, comeback.session, comeback.token.value, comeback.received, came, unsent)
-        if not self._passages.send(acceptor_of(comeback.session), parcel, fd):
-            return False
-        self._engine.let_go(comeback.client)
-        return True
+        return self._passages.send(acceptor_of(comeback.session), parcel, fd)
 
     def refuse(self, client: int) -> None:
         """The same words for every reason: who guesses learns nothing."""

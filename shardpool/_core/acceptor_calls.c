@@ -147,7 +147,10 @@ static PyObject *acceptor_write(AcceptorObject *self, PyObject *args)
     if (c != NULL && c->stage < SP_STAGE_ENDING) {
         if (sp_unsent_size(&c->out) == 0)
             c->sent_ms = e->now_ms;
-        c->tell_drained = c->answering = more != 0;
+        if (c->stage == SP_STAGE_RELAY)
+            c->tell_drained = true; /* whether it is read meanwhile, hold() says */
+        else
+            c->tell_drained = c->answering = more != 0;
         /* a WebSocket control frame may stand between the app's frames; before that stage there are no frames */
         bool well = c->framing == SP_FRAMING_WEBSOCKET && c->stage == SP_STAGE_BOUND
             ? sp_output_raw(e, c, bytes.buf, (uint32_t)bytes.len)

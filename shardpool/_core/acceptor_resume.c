@@ -88,6 +88,56 @@ static PyObject *acceptor_take_socket(AcceptorObject *self, PyObject *args)
     return PyLong_FromUnsignedLongLong(client);
 }
 
+static PyObject *acceptor_relay(AcceptorObject *self, PyObject *args)
+{
+    struct sp_engine *e = self->engine;
+    unsigned long long client;
+    int fd;
+    if (!PyArg_ParseTuple(args, "Ki", &client, &fd))
+        return NULL;
+    struct sp_connection *c = sp_acceptor_live(self, client);
+    bool can = c != NULL && c->stage == SP_STAGE_ATTACHING && c->envelope && c->tls && !c->compressed && !c->fragmented
+        && !c->python_turn && c->session == 0;
+    uint64_t end = can ? sp_engine_take_socket(e, fd, SP_TRANSPORT_WS, SP_FRAMING_RAW) : 0;
+    if (end == 0)
+        Py_RETURN_NONE;
+    sp_engine_find(e, end)->stage = SP_STAGE_RELAY;
+    PyObject *parts = Py_BuildValue("KIy#", (unsigned long long)end, (unsigned)c->framing,
+                                    c->in.bytes == NULL ? "" : (const char *)c->in.bytes + c->in.start,
+                                    (Py_ssize_t)sp_inbound_size(&c->in));
+    sp_engine_free_input(e, c);
+    c->stage = SP_STAGE_RELAY;
+    sp_engine_dirty(e, c);
+    sp_engine_arm(e, c);
+    return parts;
+}
+
+static PyObject *acceptor_hold(AcceptorObject *self, PyObject *args)
+{
+    unsigned long long client;
+    int on;
+    if (!PyArg_ParseTuple(args, "Kp", &client, &on))
+        return NULL;
+    struct sp_connection *c = sp_acceptor_live(self, client);
+    if (c != NULL && c->stage == SP_STAGE_RELAY) {
+        c->answering = on != 0;
+        sp_engine_arm(self->engine, c);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *acceptor_unsent(AcceptorObject *self, PyObject *arg)
+{
+    unsigned long long client = PyLong_AsUnsignedLongLong(arg);
+    if (client == (unsigned long long)-1 && PyErr_Occurred())
+        return NULL;
+    const struct sp_connection *c = sp_acceptor_live(self, client);
+    if (c == NULL)
+        return Py_BuildValue("II", 0, 0);
+    return Py_BuildValue("II", sp_unsent_size(&c->out) + (c->plain_given ? 1U : 0U),
+                         c->cipher == NULL ? 0 : sp_unsent_size(c->cipher));
+}
+
 static PyObject *acceptor_take_over(AcceptorObject *self, PyObject *arg)
 {
     unsigned long kind = PyLong_AsUnsignedLong(arg);
@@ -107,6 +157,11 @@ PyMethodDef sp_acceptor_resume_calls[] = {
     {"let_go", (PyCFunction)acceptor_let_go, METH_O, "Forgets a connection that another acceptor has by now."},
     {"take_socket", (PyCFunction)acceptor_take_socket, METH_VARARGS,
      "A connection of another acceptor, its hello said; its address here, 0: no room, the descriptor is not taken."},
+    {"relay", (PyCFunction)acceptor_relay, METH_VARARGS,
+     "A TLS connection that said hello passes bytes on from here, by way of Python; takes the descriptor of the near end: "
+     "(address of the near end, framing, input so far), or None: not possible, the descriptor is not taken."},
+    {"hold", (PyCFunction)acceptor_hold, METH_VARARGS, "Whether a relayed connection is not read for now."},
+    {"unsent", (PyCFunction)acceptor_unsent, METH_O, "Bytes that wait for a connection: (not encrypted, with those given to Python at least 1; encrypted)."},
     {"take_over", (PyCFunction)acceptor_take_over, METH_O,
      "Before the first connection: adopts the sessions that a dead predecessor kept and ends the others (slots of that "
      "kind); how many of each."},

@@ -27,6 +27,7 @@ enum sp_transport {
 
 enum sp_stage {
     SP_STAGE_FREE = 0,
+    SP_STAGE_RELAY, /* bytes come and go as they are: the session is another acceptor's (workers/relays.py) */
     SP_STAGE_HANDSHAKE,
     SP_STAGE_HELLO,
     SP_STAGE_ATTACHING,

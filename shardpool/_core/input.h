@@ -215,6 +215,7 @@ static inline uint32_t sp_input_process(struct sp_engine *e, struct sp_connectio
     while (at < length && c->blocked == SP_BLOCKED_NO && !c->python_turn) {
         uint32_t used = 0;
         switch (c->stage) {
+        case SP_STAGE_RELAY:
         case SP_STAGE_HANDSHAKE:
             sp_engine_event(e, SP_EVENT_BYTES, sp_client_address(e, c), 0, 0, bytes + at, length - at);
             return length;

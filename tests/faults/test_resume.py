@@ -10,6 +10,8 @@ import os
 import random
 import re
 import shutil
+import ssl
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -52,11 +54,12 @@ async def kill_acceptors(pool: Served, clients: list[Talking], kills: int) -> No
                 await asyncio.sleep(0.01)
 
 
-def through(pool: Served, addresses: list[str], kills: int) -> list[Talking]:
+def through(pool: Served, kills: int, **how: Any) -> list[Talking]:
     """Talk while acceptors are killed; then every client is checked."""
 
     async def test() -> list[Talking]:
-        clients = [Talking(n, addresses[n % len(addresses)]) for n in range(CLIENTS)]
+        addresses = list(pool.addresses.values())
+        clients = [Talking(n, addresses[n % len(addresses)], **how) for n in range(CLIENTS)]
         await asyncio.gather(*(client.begin() for client in clients))
         over = asyncio.Event()
         talks = [asyncio.create_task(client.talk(over)) for client in clients]
@@ -74,7 +77,7 @@ def through(pool: Served, addresses: list[str], kills: int) -> list[Talking]:
 def test_every_client_of_a_killed_acceptor_resumes_and_misses_nothing(serve: Any) -> None:
     """P-16, P-11, O-12: kill -9 while 100 clients are talking: no push lost, doubled or reordered, no session ended."""
     pool = serve(1)
-    clients = through(pool, list(pool.addresses.values()), KILLS)
+    clients = through(pool, KILLS)
     assert all(client.reconnects == KILLS for client in clients)
 
 
@@ -82,7 +85,20 @@ def test_every_client_of_a_killed_acceptor_resumes_and_misses_nothing(serve: Any
 def test_clients_find_their_session_whichever_acceptor_they_come_back_to(serve: Any) -> None:
     """P-16, P-6: of three acceptors one is killed after the other; sockets are handed to that of the session."""
     pool = serve(3)
-    through(pool, list(pool.addresses.values()), 4)
+    through(pool, 4)
+
+
+@pytest.mark.timeout(120)
+def test_clients_with_tls_find_their_session_too(serve: Any, tmp_path: Path) -> None:
+    """P-16, P-6, P-30: what TLS agreed on cannot move; the bytes are relayed to the acceptor of the session."""
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    command = (
+        "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
+    )
+    subprocess.run([*command.split(), "-keyout", key, "-out", cert], check=True, capture_output=True)
+    key.chmod(0o600)
+    pool = serve(3, "--tls-cert", str(cert), "--tls-key", str(key), binds=("tls", "wss"))
+    through(pool, 3, ssl=ssl.create_default_context(cafile=str(cert)))
 
 
 @pytest.mark.timeout(120)

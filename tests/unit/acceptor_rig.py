@@ -265,7 +265,8 @@ class Rig:
         """A client whose session is bound; the welcome is read."""
         peer = self.connect(narrow=narrow)
         peer.send(b"H" + hello)
-        assert peer.frame()[:1] == b"W"
+        self.welcome = peer.frame()
+        assert self.welcome[:1] == b"W"
         return peer
 
     @property

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import random
-import socket
 import struct
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import msgspec
 import pytest
+from acceptor_detour import detoured, elsewhere
 from acceptor_rig import Peer, Rig
 
 from shardpool import _core
-from shardpool.boot import Passage
 from shardpool.workers.doors import Transport
-from shardpool.workers.passages import Parcel, Passages
 from shardpool.workers.resumption import Resumed
 
 WINDOW = 30.0
@@ -459,35 +456,6 @@ def test_a_session_that_was_being_bound_at_the_death_ends(rig: Rig) -> None:
     assert rig.succeed() == (0, 0)
     rig.bind(77, 1 << 32)
     rig.until(lambda: ended(rig) == [1006])
-
-
-class Detour(Passages):
-    """Two acceptors' passages, of which the other leads back here."""
-
-    def __init__(self, room: bool = True) -> None:
-        ways = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
-        super().__init__([Passage(into.detach(), out.detach()) for into, out in ways], 1)
-        self.sent: list[Parcel] = []
-        self.room = room
-
-    def send(self, acceptor: int, parcel: Parcel, fd: int) -> bool:
-        assert acceptor == 1
-        self.sent.append(parcel)
-        own = msgspec.structs.replace(parcel, session=parcel.session & (1 << 56) - 1)
-        return self.room and super().send(acceptor, own, fd)
-
-
-def elsewhere(welcome: dict[str, Any]) -> dict[str, Any]:
-    """The same session, as if acceptor 1 kept it."""
-    return welcome | {"session": f"{int(welcome['session'], 16) | 1 << 56:016x}"}
-
-
-def detoured(rig: Rig, room: bool = True) -> Detour:
-    detour = Detour(room)
-    rig.passages = rig.clients._resumption._passages = detour
-    assert detour.fd is not None
-    rig.engine.watch(detour.fd)
-    return detour
 
 
 def test_a_client_moves_with_its_socket_to_the_acceptor_of_its_session(rig: Rig) -> None:

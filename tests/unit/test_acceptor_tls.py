@@ -1,6 +1,8 @@
 """TLS in the acceptor: both transports, old versions, stalled handshakes, keys that others can read."""
 
 import contextlib
+import json
+import os
 import ssl
 import struct
 import subprocess
@@ -9,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from acceptor_detour import detoured, elsewhere
 from acceptor_rig import Peer, Rig
 
 from shardpool.workers.doors import Transport
@@ -99,6 +102,55 @@ def test_a_session_inside_tls_is_the_same_session(rig: Rig, pair: tuple[Path, Pa
     assert b"4400" in client.frame()
     assert client.read(1) == b""
     rig.until(lambda: rig.sessions[0][1].detached == [4400])
+
+
+@pytest.mark.parametrize("size", [10, 400_000])
+def test_a_session_of_another_acceptor_is_relayed(pair: tuple[Path, Path], size: int) -> None:
+    """P-6, P-30: TLS ends at the acceptor that was reached, its bytes go on to the one that keeps the session."""
+    tls = server_context(str(pair[0]), str(pair[1]))
+    with Rig(tls=tls, resume_window=30.0, frame_bytes=1 << 20, geometry={"link_bytes": 4 << 20}) as rig:
+        peer = rig.session()
+        welcome = json.loads(rig.welcome[1:])
+        peer.sock.close()
+        rig.until(lambda: rig.engine.detached == 1)
+        rig.shard.push(rig.sessions[0][4], b"missed")
+        detoured(rig)
+        client = SecurePeer(rig, Transport.TLS, trusting(pair))
+        resume = {key: elsewhere(welcome)[key] for key in ("session", "token")} | {"received": 0}
+        hello = b"H" + json.dumps({"v": 1, "resume": resume}).encode()
+        client.write(struct.pack(">I", len(hello)) + hello + b"\0\0\0\x06A\0\0\0\x01x")
+        assert b'"resumed":true' in client.frame()
+        assert client.frame() == b"M\0\0\0\x01missed"
+        assert client.frame() == b"R\0\0\0\x02\0\0\0\x01x"
+        for number in range(2, 6):  # both ways at once, far beyond what a relay holds
+            client.write(struct.pack(">I", 5 + size) + b"A" + struct.pack(">I", number) + b"z" * size)
+        for number in range(2, 6):
+            assert client.frame() == b"R" + struct.pack(">II", number + 1, number) + b"z" * size
+        client.write(b"\0\0\0\x01?")
+        assert b"4400" in client.frame()
+        assert client.read(1) == b""
+        rig.until(lambda: rig.sessions[0][1].detached == [4400])
+        rig.until(lambda: rig.engine.connections == 0)
+
+
+def test_a_relay_ends_with_its_client(pair: tuple[Path, Path]) -> None:
+    """P-6, P-30: the connection breaks; the session waits for its client again, and no descriptor is left."""
+    with Rig(tls=server_context(str(pair[0]), str(pair[1])), resume_window=30.0) as rig:
+        rig.session().sock.close()
+        welcome = json.loads(rig.welcome[1:])
+        rig.until(lambda: rig.engine.detached == 1)
+        detoured(rig)
+        before = len(os.listdir("/proc/self/fd"))
+        client = SecurePeer(rig, Transport.TLS, trusting(pair))
+        resume = {key: elsewhere(welcome)[key] for key in ("session", "token")} | {"received": 0}
+        hello = b"H" + json.dumps({"v": 1, "resume": resume}).encode()
+        client.write(struct.pack(">I", len(hello)) + hello)
+        assert b'"resumed":true' in client.frame()
+        assert rig.engine.detached == 0
+        client.peer.sock.close()
+        rig.until(lambda: rig.engine.detached == 1)
+        rig.until(lambda: rig.engine.connections == 0)
+        assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_health_and_websocket_inside_tls(rig: Rig, pair: tuple[Path, Path]) -> None:
