@@ -184,6 +184,9 @@ class Succession:
         else:
             self._context.shard.set_life(left.address, Life.OPEN)
             self._moves.claim_route(made._seat)
+        if session is not None and shard_of(left.route) != self._context.number:
+            # For an answer: whether the client is behind, which the predecessor knew.
+            self._sessions.bound(left.client, left.address, left.route)
         if left.route and route is None:
             self._context.place(left.address, Kind.DISCONNECT, payload=b"unavailable")
 
@@ -197,7 +200,7 @@ class Succession:
                 log.error("session %016x cannot be made anew", left.session, exc_info=error)
             else:
                 self._open(left, self._context.blueprint.session, made)
-                # The predecessor may have died before it could say so.
+                # The predecessor may have died before it could say so; and a client that is behind is told of.
                 self._sessions.bound(left.client, left.route, left.address)
                 if shard_of(left.route) == self._context.number and self._context.shard.target(left.route) is None:
                     self._close(left.client)

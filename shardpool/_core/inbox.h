@@ -20,8 +20,12 @@ static inline bool sp_output_lifecycle(struct sp_engine *e, struct sp_record *re
         if (record->length < sizeof session_slot)
             return false;
         memcpy(&session_slot, sp_record_payload(record), sizeof session_slot);
-        if (c != NULL && c->session_slot == session_slot)
-            return true; /* the predecessor took it */
+        if (c != NULL && c->session_slot == session_slot) {
+            /* the predecessor took it; or the shard's successor says it again, and does not know that it must wait */
+            if (c->xoff)
+                sp_post(e, (struct sp_pending){.process = e->retained.producer, .kind = SP_KIND_XOFF, .a = record->a});
+            return true;
+        }
         if (c == NULL || c->stage != SP_STAGE_ATTACHING || c->actor != 0) {
             /* the client did not wait for this: its session ends at once (A2) */
             sp_post(e, (struct sp_pending){.target = session_slot, .kind = SP_KIND_DETACH, .a = SP_CLOSE_LOST, .b = record->a});

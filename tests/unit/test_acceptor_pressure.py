@@ -175,6 +175,25 @@ def test_a_slow_client_pauses_its_senders_and_is_not_read() -> None:
         rig.until(lambda: rig.sessions[0][3].seen == [b"unheard"])
 
 
+def test_a_shards_successor_hears_which_clients_are_behind() -> None:
+    """P-9, P-15: it says again whose sessions it has, and is told XOFF for those that must be waited for."""
+    with Rig(outbound_bytes=1 << 22) as rig:
+        peer = rig.session(narrow=True)
+        rig.session()
+        slow, quick = rig.sessions[0], rig.sessions[1]
+        flood(rig, slow[4], 5000)
+        rig.until(lambda: (XOFF, slow[4]) in rig.hooks.controls)
+        rig.hooks.controls.clear()
+        for slot, _, actor, _, client in (slow, quick):
+            rig.shard.post_process(1, _core.KIND_BOUND, client, actor, slot.to_bytes(8, "little"))
+        rig.until(lambda: (XOFF, slow[4]) in rig.hooks.controls)
+        assert (XOFF, quick[4]) not in rig.hooks.controls
+        for _ in range(5000):
+            peer.frame()
+        rig.until(lambda: (XON, slow[4]) in rig.hooks.controls)
+        assert (slow[1].detached, quick[1].detached) == ([], [])
+
+
 def test_a_client_that_never_reads_is_closed_and_costs_bounded_memory() -> None:
     """P-9: with `wait` the end comes when outbound_bytes are there and nothing moved for send_timeout."""
     with Rig(outbound_bytes=1 << 18, send_timeout=0.2, frame_bytes=65536) as rig:
