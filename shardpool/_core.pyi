@@ -169,6 +169,10 @@ class Shard:
         recover: a KIND_RECOVER record is the object's first turn; False: there was no memory for it."""
     def queued(self, address: int, /) -> list[tuple[int, int, int, int, bytes]]:
         """What an object has not run: (kind, flags, a, b, payload), in order within each lane."""
+    def hand_over(self) -> None:
+        """Notes that this process leaves between two turns: what it has taken in is its successor's."""
+    def was_handed_over(self, process: int, /) -> bool:
+        """Whether the last process in a process's place left so; False after a death."""
     def turn_of(self, address: int, /) -> int:
         """Number of an object's last turn."""
     def pardon(self, address: int, table: Table, /) -> None:

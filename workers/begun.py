@@ -13,7 +13,8 @@ from shardpool.errors import Condition
 from shardpool.workers.context import ShardContext
 from shardpool.workers.faults import body_of
 from shardpool.workers.kinds import Kind
-from shardpool.workers.letters import Letters, Record
+from shardpool.workers.letters import Letters
+from shardpool.workers.travel import Record
 
 
 class Fate(Enum):

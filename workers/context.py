@@ -102,6 +102,11 @@ class ShardContext:
         """How many processes have died in a shard's place."""
         return self.shard.incarnation(self.process_of_shard(shard))
 
+    def lives_answered_for(self) -> set[int]:
+        """Incarnations whose unanswered requests are this process's: its own, and one's that handed over to it."""
+        own = self.incarnation(self.number)
+        return {own, own - 1} if self.shard.was_handed_over(self.process_of_shard(self.number)) else {own}
+
     def step(self, target: Any, kind: int, a: int, b: int, payload: bytes) -> Any:
         """The executor's way in for every record that is no message; in the object's turn."""
         found = self.steps.get(kind)

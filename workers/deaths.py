@@ -32,8 +32,10 @@ class Deaths:
                 self._died(shard, incarnation)
 
     def _died(self, shard: int, incarnation: int) -> None:
-        log.info("shard %d died; who waits for its answers is told", shard)
-        self._asks.lost(shard, incarnation)
+        handed_over = self._context.shard.was_handed_over(self._context.process_of_shard(shard))
+        if not handed_over:
+            log.info("shard %d died; who waits for its answers is told", shard)
+        self._asks.lost(shard, incarnation, handed_over)
         self._peers.forget(shard)
         # It may have died between the end of a session and telling the session's actor here.
         for actor in self._lives.actors():

@@ -25,8 +25,9 @@ from shardpool.workers.gates import Gates
 from shardpool.workers.insist import PAUSE_FIRST, PAUSE_MAX, Insistence
 from shardpool.workers.kinds import Kind, Outcome
 from shardpool.workers.lives import Lives
-from shardpool.workers.moves import Arriving, Intent, Moves, Return, named, read_name
+from shardpool.workers.moves import Arriving, Moves, Return
 from shardpool.workers.places import Places
+from shardpool.workers.travel import Intent, named, read_name
 from shardpool.workers.turns import Turns
 from shardpool.workers.verdicts import Verdict, decide, read_request
 
@@ -78,6 +79,10 @@ class Joins:
         context.steps[Kind.JOINED] = self._joined
         context.steps[Kind.LEFT] = self._left
         lives.on_end.append(self.forget)
+
+    def __len__(self) -> int:
+        """Actors with Joins that have not run."""
+        return len(self._intents)
 
     def register(self, seat: Seat, kind: ObjectType, id: str, request: bytes, timeout: float) -> None:
         """`defer()`: put down an intent for the running handler.

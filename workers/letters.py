@@ -10,10 +10,9 @@ from shardpool.dead_letters import DeadLetter, DeadLetterFile, Reason
 from shardpool.dead_letters import Kind as LetterKind
 from shardpool.workers.context import ShardContext, log
 from shardpool.workers.kinds import Kind
+from shardpool.workers.travel import Record
 
 PER_OBJECT_MAX = 64  # of those that an ended object leaves: one client must not push all others' out of the file
-
-Record = tuple[int, int, int, int, bytes]  # kind, flags, a, b, payload
 
 
 class Letters:

@@ -89,6 +89,10 @@ class Lives:
         context.steps[Kind.CLOSE] = self._close
         peers.serve(Operation.CREATE, lambda payload, _: self._serve_create(_request(payload)))
 
+    def __len__(self) -> int:
+        """Objects that are being made."""
+        return len(self._creating)
+
     def _make_entry(self) -> EntrySpot:
         entry = EntrySpot()
         entry._seat = Seat(self.runtime, "EntrySpot", f"entry-{self._context.number}", spot=entry)

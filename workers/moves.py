@@ -20,14 +20,12 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
-from msgspec import Struct
-
 from shardpool.actor import Actor
 from shardpool.app import Move, ObjectType
 from shardpool.calls import Runtime
 from shardpool.codecs import encode_msgpack, value_decoder
 from shardpool.decisions import JoinOutcome
-from shardpool.errors import Condition, ErrorBody, ShardpoolError, Unavailable
+from shardpool.errors import Condition, ShardpoolError, Unavailable
 from shardpool.objects import Seat
 from shardpool.session import SessionRef
 from shardpool.workers.context import ShardContext, log
@@ -39,63 +37,13 @@ from shardpool.workers.peers import Operation, Peers
 from shardpool.workers.places import Places
 from shardpool.workers.state import capture, restore
 from shardpool.workers.timers import Timers
+from shardpool.workers.travel import Answer, Arrival, Intent, Rebind, Record, SessionState, named, read_name
 
 # Beyond the Join's deadline: what the target may take to open, and how long the source waits for its word. The source
 # must not go on while the target still might.
 OPEN_GRACE = 4.0
 ANSWER_GRACE = 10.0
 ROUTE_PAUSE = 0.01
-
-Record = tuple[int, int, int, int, bytes]  # kind, flags, a, b, payload
-
-
-class Intent(Struct, frozen=True, array_like=True):
-    """A registered Join."""
-
-    turn: int
-    type: str
-    id: str
-    request: bytes
-    deadline: float  # monotonic, the same clock on every shard of the host
-
-
-class SessionState(Struct, frozen=True, array_like=True):
-    """What a SessionRef needs at its new place."""
-
-    number: int
-    client: int
-    seat_address: int
-    identity: str | None
-
-
-class Arrival(Struct, frozen=True, array_like=True):
-    """An actor on its way."""
-
-    type: str
-    id: str
-    source: int
-    state: bytes
-    session: SessionState | None
-    intent: Intent
-    rest: list[Intent]
-    records: list[Record]
-    source_life: int  # the how manieth process of the source shard asks
-    target_life: int  # ... of the target shard is asked
-
-
-class Answer(Struct, frozen=True, array_like=True):
-    """The target's word. address 0: it does not take the actor."""
-
-    address: int
-    reply: Any = None
-    error: ErrorBody | None = None
-
-
-class Rebind(Struct, frozen=True, array_like=True):
-    """To the session's home shard: its actor lives there now."""
-
-    session: int
-    actor: int
 
 
 @dataclass(slots=True, eq=False)
@@ -176,6 +124,10 @@ class Moves:
         self._tasks: set[asyncio.Task[None]] = set()
         peers.serve(Operation.ARRIVE, lambda payload, _: self._take_over(_arrival(payload)))
         peers.serve(Operation.SETTLED, lambda payload, _: b"")
+
+    def __len__(self) -> int:
+        """Actors on their way to another shard."""
+        return len(self._tasks)
 
     def depart(self, actor: Actor, intent: Intent, rest: list[Intent]) -> None:
         """In the actor's turn: begin the move; it is sealed when the turn ends."""
@@ -309,7 +261,7 @@ class Moves:
         kind = self._context.blueprint.types.get(arrival.type)
         if kind is None or not issubclass(kind.cls, Actor):
             raise Condition.NOT_CONFIGURED.error(f"the app has no actor type {arrival.type!r}")
-        if arrival.target_life != self._context.incarnation(self._context.number):
+        if arrival.target_life not in self._context.lives_answered_for():
             raise Condition.UNAVAILABLE.error("this was asked of a process that has died")
         actor = self._rebuild(kind, arrival)
         arriving = Arriving(
@@ -378,17 +330,6 @@ class Moves:
         if moved:
             self._context.shard.set_life(seat.address, Life.OPEN)
         return moved
-
-
-def named(type_name: str, id: str) -> bytes:
-    """A type and id as a record's payload."""
-    return f"{type_name}\0{id}".encode()
-
-
-def read_name(payload: bytes) -> tuple[str, str]:
-    """What `named` made."""
-    type_name, _, id = payload.decode().partition("\0")
-    return type_name, id
 
 
 def _travels(record: Record, intent: Intent) -> bool:

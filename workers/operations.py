@@ -108,6 +108,10 @@ class Operations:
         context.steps[Kind.OPERATION] = self._begin
         peers.serve(Operation.PUBLISH, lambda payload, _: self._publish_here(_publish_here(payload)))
 
+    def __len__(self) -> int:
+        """Requests of trusted programs that are not answered."""
+        return len(self._tasks)
+
     def _begin(self, target: Any, client: int, request: int, payload: bytes) -> None:
         # A task: the system object's next record, perhaps somebody's attach, must not wait for this one's answer.
         if len(self._tasks) >= OPEN_MAX:

@@ -79,6 +79,7 @@ class Outbox:
         self._behind: dict[int, list[asyncio.Future[None]]] = {}
 
     def __len__(self) -> int:
+        """Sends that wait for room."""
         return self._waiting
 
     def send(self, seat: Seat | None, kind: ObjectType, id: str, payload: bytes) -> Delivery:

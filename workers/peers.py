@@ -54,6 +54,10 @@ class Peers:
         # A record may take a quarter of its ring; half of that leaves room for others.
         self._piece = max(1024, context.settings.infra_bytes // 8)
 
+    def __len__(self) -> int:
+        """Requests of others that are not answered."""
+        return len(self._tasks)
+
     def serve(self, operation: Operation, function: Serve) -> None:
         """Say who answers an operation."""
         self._serve[operation] = function

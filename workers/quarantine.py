@@ -18,10 +18,11 @@ from shardpool.spot import Spot
 from shardpool.workers.context import ShardContext, log
 from shardpool.workers.faults import Faults
 from shardpool.workers.kinds import Kind
-from shardpool.workers.letters import Letters, Record
+from shardpool.workers.letters import Letters
 from shardpool.workers.lives import Lives
 from shardpool.workers.peers import Operation, Peers
 from shardpool.workers.tables import Tables
+from shardpool.workers.travel import Record
 
 _address = value_decoder(int)
 

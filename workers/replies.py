@@ -85,10 +85,17 @@ class OpenAsks:
         self._context.counts.timeouts += 1
         ask.future.set_exception(Condition.DEADLINE.error(f"{described}: no reply in time; a late one is dropped"))
 
-    def lost(self, shard: int, incarnation: int) -> None:
-        """A shard's process died: what was asked of it before is not waited for."""
+    def lost(self, shard: int, incarnation: int, handed_over: bool) -> None:
+        """A shard's process is gone: what was asked of it before is not waited for.
+
+        Args: incarnation: of its successor. handed_over: it left between two turns: its successor answers.
+        """
         for ask in list(self._open.values()):
-            if ask.shard == shard and ask.incarnation != incarnation:
+            if ask.shard != shard or ask.incarnation == incarnation:
+                continue
+            if handed_over and ask.incarnation == incarnation - 1:
+                ask.incarnation = incarnation
+            else:
                 del self._open[ask.number]
                 ask.timer.cancel()
                 if not ask.future.done():

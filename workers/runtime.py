@@ -21,7 +21,7 @@ from shardpool.workers.joins import Joins
 from shardpool.workers.kinds import Kind
 from shardpool.workers.letters import Letters
 from shardpool.workers.lives import Lives, outcome_of
-from shardpool.workers.moves import Moves, Record
+from shardpool.workers.moves import Moves
 from shardpool.workers.operations import Operations
 from shardpool.workers.outbox import Outbox
 from shardpool.workers.peers import Peers
@@ -32,6 +32,7 @@ from shardpool.workers.sessions import Sessions
 from shardpool.workers.succession import Succession
 from shardpool.workers.tables import MakeTable, Tables
 from shardpool.workers.timers import Timers
+from shardpool.workers.travel import Record
 from shardpool.workers.turns import Turns
 
 
@@ -92,6 +93,22 @@ class ShardRuntime:
             Quarantine(context, tables, self.lives, self.peers, self.faults, letters),
         )
         self.operations = Operations(context, tables, self.places, self.peers, self.asking, self.outbox)
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is under way that only this process can bring to its end."""
+        parts = (
+            self.turns,
+            self.insistence,
+            self.asks,
+            self.joins,
+            self.moves,
+            self.lives,
+            self.peers,
+            self.outbox,
+            self.operations,
+        )
+        return any(len(part) for part in parts)
 
     def take_over(self) -> None:
         """Begin, with what a predecessor has left; behind the app's `on_start`, before the first turn."""

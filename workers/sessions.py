@@ -28,11 +28,11 @@ from shardpool.workers.faults import Faults, escaped
 from shardpool.workers.insist import Insistence
 from shardpool.workers.kinds import Kind, Outcome, SlotKind, shard_of
 from shardpool.workers.lives import NIL, Lives
-from shardpool.workers.moves import Rebind
 from shardpool.workers.outbox import Outbox
 from shardpool.workers.peers import Operation, Peers
 from shardpool.workers.places import IDENTITY, Places
 from shardpool.workers.tables import Tables
+from shardpool.workers.travel import Rebind
 
 CONNECT_TIMEOUT = 30.0  # for identity and actor; the hello itself is timed by the acceptor
 REPLACE_PAUSE = 0.002

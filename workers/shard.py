@@ -153,7 +153,7 @@ class ShardProcess:
 
     def _busy(self) -> bool:
         assert self._runtime is not None
-        return bool(len(self._runtime.turns) or len(self._runtime.insistence) or len(self._runtime.asks))
+        return self._runtime.busy
 
     def _say(self, message: FromWorker) -> None:
         self._control.send(message)
@@ -210,6 +210,7 @@ class ShardProcess:
                     await self._run_stop_hooks(self._runtime)
             except TimeoutError:
                 log.warning("on_stop took more than %.1f s; leaving anyway", self._end_limit)
+            self._shard.hand_over()
         self._end(int(ExitCode.OK))
 
     async def _stop(self) -> None:

@@ -123,7 +123,7 @@ class Succession:
         self._names, self._identities, self._spots = {}, {}, {}
         if left:
             log.warning(
-                "took over from a process that died: %d sessions, actors and Spots go on, %d of them were in a turn; "
+                "took over from its predecessor: %d sessions, actors and Spots go on, %d of them were in a turn; "
                 "%d were being made or ended",
                 self._tally.kept,
                 self._tally.cut,

@@ -206,7 +206,8 @@ struct sp_header {
     uint64_t role;
     uint64_t closing; /* set by the supervisor: admissions answer SHUTTING_DOWN */
     uint64_t incarnation; /* of the owner; set by the supervisor at each start */
-    uint8_t pad0[512 - sizeof(struct sp_geometry) - 4 * sizeof(uint64_t)];
+    uint64_t handed_over; /* 1 + incarnation of the owner that last left between two turns; set by it */
+    uint8_t pad0[512 - sizeof(struct sp_geometry) - 5 * sizeof(uint64_t)];
     uint64_t parked; /* 0, or the number of this park */
     uint8_t pad1[120];
     uint64_t permits; /* in use (24 bits), then one flip bit per process */

@@ -179,7 +179,31 @@ static PyObject *shard_incarnation(ShardObject *self, PyObject *arg)
     return PyLong_FromUnsignedLongLong(sp_load_acquire(&self->ex.node->peers[process].header->incarnation));
 }
 
+/* Notes that this process leaves between two turns: what it has taken in is its successor's. */
+static PyObject *shard_hand_over(ShardObject *self, PyObject *unused)
+{
+    (void)unused;
+    struct sp_header *header = sp_node_header(self->ex.node);
+    sp_store_release(&header->handed_over, sp_load_relaxed(&header->incarnation) + 1);
+    Py_RETURN_NONE;
+}
+
+/* Whether the last process in a place left so. */
+static PyObject *shard_was_handed_over(ShardObject *self, PyObject *arg)
+{
+    unsigned long process = PyLong_AsUnsignedLong(arg);
+    if (process == (unsigned long)-1 && PyErr_Occurred())
+        return NULL;
+    if (process >= self->ex.node->geometry.processes)
+        return PyErr_Format(PyExc_ValueError, "no process %lu on this node", process);
+    const struct sp_header *header = self->ex.node->peers[process].header;
+    return PyBool_FromLong(sp_load_acquire(&header->handed_over) == sp_load_acquire(&header->incarnation)
+                           && sp_load_acquire(&header->incarnation) != 0);
+}
+
 PyMethodDef sp_succession_methods[] = {
+    {"hand_over", (PyCFunction)shard_hand_over, METH_NOARGS, "This process leaves; its successor goes on between two turns."},
+    {"was_handed_over", (PyCFunction)shard_was_handed_over, METH_O, "Whether the last process in a place left so."},
     {"adopt", (PyCFunction)shard_adopt, METH_NOARGS, "Takes the segment of a predecessor over; its live objects."},
     {"restore", (PyCFunction)shard_restore, METH_VARARGS, "The Python half of an adopted object."},
     {"queued", (PyCFunction)shard_queued, METH_O, "What an object has not run, in order within each lane."},

@@ -58,6 +58,11 @@ class Player(Actor):
             {"type": "joined", "room": outcome.spot, "accepted": outcome.accepted, "you": self.id, "why": why}
         )
 
+    def on_recover(self) -> None:
+        # Still in its room, but its name went with the shard's process: the page says it again.
+        if isinstance(self.spot, Arena):
+            self.session.send({"type": "recovered"})
+
     @on
     async def move(self, msg: Move) -> dict[str, float]:
         if not isinstance(self.spot, Arena):

@@ -12,9 +12,11 @@ from msgspec import Struct
 
 from shardpool import Accept, Actor, App, Session, Spot, every, on
 from shardpool._core import FLAG_ASK
+from shardpool.codecs import encode_msgpack
+from shardpool.workers.kinds import Kind
 
 sys.path.insert(0, str(Path(__file__).parent))
-from shard_harness import AskFailed, Client, Pool, run
+from shard_harness import AskFailed, Client, Pool, run, system_object
 
 
 class Enter(Struct, tag="enter"):
@@ -247,6 +249,33 @@ def test_who_asked_a_dead_shard_gets_unavailable_at_once() -> None:
     run(body, app, 2)
 
 
+def test_ask_of_a_shard_that_hands_over_is_answered_by_its_successor() -> None:
+    """P-18, T-10: it had not begun: a rolling restart is no death for who asked."""
+    world = World()
+    app = make_app(world)
+
+    async def body(pool: Pool) -> None:
+        await pool.connect("asked", home=0)
+        asking = await pool.connect("asking", home=1)
+        pool.live[0].stop()
+        asking.send({"type": "forward", "to": "asked"}, flags=FLAG_ASK)
+        await pool.until(lambda: len(pool.live[1].runtime.asks) == 1)
+        pool.live[0].core.hand_over()
+        pool.die(0)
+        world.door = asyncio.Event()
+        world.door.set()
+        pool.succeed(0, app)
+        await pool.until(lambda: asking.replies == {1: "waited"})
+        # Its successor's death is one: the record that says so is about the process before it.
+        world.door = asyncio.Event()
+        asking.send({"type": "forward", "to": "asked"}, flags=FLAG_ASK)
+        await pool.until(lambda: len(pool.live[0].runtime.turns) == 1)
+        pool.restart(0, app)
+        await pool.until(lambda: [error[1]["code"] for error in asking.errors] == ["unavailable"])
+
+    run(body, app, 2)
+
+
 def test_completions_of_a_dead_shards_asks_are_dropped_and_counted() -> None:
     """P-15, T-10: the successor neither takes them for its own nor stumbles over them."""
     world = World()
@@ -322,6 +351,26 @@ def test_join_that_a_death_cut_short_ends_with_an_outcome(dies: int) -> None:
         await pool.until(lambda: pool.entries() == [])
 
     run(body, app, 2)
+
+
+def test_trusted_program_whose_request_was_open_gets_unavailable() -> None:
+    """P-15, P-27: not after its timeout: an open request has a slot, which the successor finds."""
+    world = World()
+    app = make_app(world)
+
+    async def body(pool: Pool) -> None:
+        world.door = asyncio.Event()
+        client = await pool.connect("ann", home=0)
+        request = {"op": "ask", "type": "Player", "id": "ann", "message": {"type": "wait"}, "timeout": 60}
+        pool.post(system_object(0), Kind.OPERATION, client.address, 77, encode_msgpack(request))
+        await pool.until(lambda: len(pool.live[0].runtime.turns) == 1)
+        assert pool.objects(0) == 4
+        pool.restart(0, app)
+        await pool.until(lambda: len(client.errors) == 1)
+        assert (client.errors[0][0], client.errors[0][1]["code"]) == (77, "unavailable")
+        await pool.until(lambda: pool.objects(0) == 3)
+
+    run(body, app, 1)
 
 
 def test_join_on_the_same_shard_is_cut_short_alike() -> None:

@@ -31,7 +31,7 @@ async function open() {
   const address = `${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/`;
   try {
     const client = await connect(address, { onClose: closed, onSendFailed: (error) => { view.note = error.message; } });
-    client.on("joined", joined).on("positions", ({ players }) => { view.players = players; });
+    client.on("joined", joined).on("recovered", enter).on("positions", ({ players }) => { view.players = players; });
     Object.assign(view, { client, connected: "connected", note: "" });
     pause = 500;
     enter();
