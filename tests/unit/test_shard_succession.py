@@ -192,6 +192,45 @@ def test_queued_messages_run_once_and_in_order_over_many_deaths() -> None:
     run(body, app, 1)
 
 
+def test_what_a_shard_had_sent_arrives_after_its_death() -> None:
+    """P-15, P-29: pushes, publishes and replies that were written lie in links that outlive it."""
+    world = World()
+    app = make_app(world)
+
+    async def body(pool: Pool) -> None:
+        client = await pool.connect("ann", home=0)
+        await enter(pool, client, "room0")
+        shard = pool.live[0].context.shard
+        shard.push(client.address, b'"pushed"')
+        shard.publish([client.address], b'"published"')
+        shard.reply_client(client.address, 5, b'"replied"')
+        pool.die(0)
+        await pool.until(lambda: client.pushed[1:] == ["pushed", "published"] and client.replies == {5: "replied"})
+
+    run(body, app, 1)
+
+
+def test_sends_to_a_dead_shard_run_once_by_its_successor() -> None:
+    """P-15, M-16: while it has no process, and what waited in its links when it died."""
+    world = World()
+    app = make_app(world)
+
+    async def body(pool: Pool) -> None:
+        await pool.connect("asked", home=0)
+        sender = await pool.connect("sender", home=1)
+        actor = pool.live[1].context.shard.target(sender.actor)
+        assert isinstance(actor, Actor)
+        for number in range(40):
+            if number == 20:
+                pool.die(0)
+            actor.send(type(actor), "asked", Note(number))
+        pool.succeed(0, app)
+        await pool.until(lambda: len(world.notes.get("asked", [])) == 40)
+        assert world.notes == {"asked": list(range(40))}
+
+    run(body, app, 2)
+
+
 def test_timers_start_again() -> None:
     """P-15, T-33: a Spot that outlives its shard ticks on."""
     world = World()
