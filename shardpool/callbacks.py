@@ -181,6 +181,9 @@ was encoded, before the actor's next message; a handler that raises drops what i
 has the actor move there: its attributes travel as MessagePack (or what `capture()` returns and `restore(state)` takes),
 its queue travels, its session follows. `@app.actor(move="never")` keeps it home, `"recreate"` starts a fresh one there.
 
+What one object sends to another arrives in the order of its sends, also while the other one moves. A sender that moves
+itself starts anew: what it sends from its new shard may overtake what it sent before. Where that matters, ask.
+
 ## When a shard dies
 
 Its sessions, actors and Spots go on in the next process under their ids: clients stay connected, queued messages run
