@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from shardpool.client import Client, ClientSettings, connect
+from shardpool.client import Client, ClientSettings, Welcome, connect
 from shardpool.errors import CapacityExceeded, DeadlineExceeded, NotFound, ShardpoolError, ShuttingDown, Unavailable
 from torturing.ledger import Ledger, Told, checksum
 
@@ -104,6 +104,7 @@ class Player:
         self.stream = number * STREAMS - 1
         self.pushed_last = -1
         self.times = array("d")
+        self.cuts = 0
         self.cut_at: float | None = None
 
     async def play(self) -> None:
@@ -127,6 +128,7 @@ class Player:
         self.times = array("d")
         session = str(client.welcome.session)
         client.on("mark", self._pushed)
+        client.on_reconnect(self._came_back)
         client.on_send_failed(lambda error: self.driver.count(self.driver.errors, error))
         try:
             while self.next < self.driver.plan.per_client and client.closed is None:
@@ -137,7 +139,14 @@ class Player:
             self.driver.answers.append(Answers(session, self.times.tobytes()))
             await client.close()
 
+    def _came_back(self, welcome: Welcome) -> None:
+        """The library resumed the session."""
+        self.cuts += 1
+        self.driver.closed += 1
+        self.cut_at = self.times[-1] if self.times else time.monotonic()
+
     def _was_cut(self, client: Client) -> None:
+        self.cuts += 1
         self.driver.closed += 1
         self.cut_at = time.monotonic()
         assert client.closed is not None
@@ -171,14 +180,14 @@ class Player:
         body = self._make(message)
         tell = self.ledger.tell
         tell(message, Told.SENT)
-        began = time.monotonic()
+        began, cuts = time.monotonic(), self.cuts
         try:
             if body["type"] == "tell":
                 await client.send(body)
                 return
             answer = await client.ask(body, timeout=self.driver.plan.deadline)
         except DeadlineExceeded as error:
-            tell(message, Told.SILENT)
+            tell(message, Told.SILENT if cuts == self.cuts else Told.SILENT | Told.CUT)
             self.driver.count(self.driver.errors, error)
         except (CapacityExceeded, ShuttingDown) as error:
             tell(message, Told.REFUSED)

@@ -19,6 +19,7 @@ SCRIPTS = Path(__file__).resolve().parents[1]
 T = TypeVar("T")
 
 # What is counted in a shard and must be nothing when nobody is connected any more.
+RESUME_WINDOW = 10
 COUNTED = ("permits_used", "sessions", "ready")
 
 
@@ -39,18 +40,27 @@ def wait_for(condition: Callable[[], T], seconds: float, what: str) -> T:
 class Pool:
     """`shardpool serve` of the victims, with a run directory of its own."""
 
-    def __init__(self, directory: Path, shards: int, acceptors: int, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        shards: int,
+        acceptors: int,
+        environ: Mapping[str, str],
+        app: str = "torturing.victims:app",
+        modules: Path = SCRIPTS,
+    ) -> None:
         self.run_dir = directory / "run"
         self.log = directory / "pool.log"
         # A death is no reason to wait: many are wanted, and each counts for itself.
         unlimited = {"SHARDPOOL_RESTART_INTENSITY": "1000", "SHARDPOOL_RESTART_PERIOD": "0.1"}
+        unlimited |= {"SHARDPOOL_RESUME_WINDOW": str(RESUME_WINDOW)}
         self.environ = {**os.environ, **unlimited, **environ}
-        command = [sys.executable, "-m", "shardpool.supervisor.cli", "serve", "torturing.victims:app"]
+        command = [sys.executable, "-m", "shardpool.supervisor.cli", "serve", app]
         command += ["--run-dir", str(self.run_dir), "--bind", "tcp://127.0.0.1:0", "--bind", "ws://127.0.0.1:0"]
         command += ["--workers", str(shards), "--acceptors", str(acceptors)]
         with open(self.log, "wb") as log:
             self.process = psutil.Popen(
-                command, cwd=SCRIPTS, env=self.environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                command, cwd=modules, env=self.environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(1)
         self._socket = self._context.socket(zmq.DEALER)

@@ -23,7 +23,7 @@ from torturing.killer import Kill, Killer
 from torturing.ledger import Ledger, Sizes, create
 from torturing.points.control import Control, build_with_points
 from torturing.points.executioner import Executioner
-from torturing.pool import SCRIPTS, Pool, PoolError, wait_for
+from torturing.pool import RESUME_WINDOW, SCRIPTS, Pool, PoolError, wait_for
 from torturing.report import Figures
 from torturing.verdict import gaps, judge
 
@@ -189,7 +189,7 @@ class _Run:
         """Nothing may be left when all clients have gone."""
         try:
             wait_for(self.pool.is_serving, 30.0, "all workers are ready again after the last kill")
-            wait_for(lambda: not self.pool.left(), 30.0, "every permit, session and token is back")
+            wait_for(lambda: not self.pool.left(), RESUME_WINDOW + 30.0, "every permit, session and token is back")
             wait_for(lambda: self._held() == before, 10.0, f"descriptors and processes {before}, as at first")
         except PoolError as error:
             return [f"{error}: {self.pool.left()}, held {self._held()}"]

@@ -62,7 +62,10 @@ def _sort(ledger: Ledger, message: int, told: Told, dead: bool, doubt: bool) -> 
         return "reordered", facts
     if seen & Seen.TORN or told & Told.WRONG:
         return "torn", facts
-    if told & Told.SILENT or (told & Told.ANSWERED and run == 0):
+    if told & Told.ANSWERED and run == 0:
+        return "lost", facts
+    # Nobody can say what a killed acceptor had read; but what has run was answered, and that is not lost.
+    if told & Told.SILENT and not (told & Told.CUT and run == 0 and doubt):
         return "lost", facts
     if told & (Told.REPORTED | Told.REFUSED):
         return ("reported" if told & Told.REPORTED else "refused"), facts
