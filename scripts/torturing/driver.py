@@ -22,7 +22,7 @@ from shardpool.client import Client, ClientSettings, Welcome, connect
 from shardpool.errors import CapacityExceeded, DeadlineExceeded, NotFound, ShardpoolError, ShuttingDown, Unavailable
 from torturing.ledger import Ledger, Told, checksum
 
-PIPELINED = 8
+WINDOW = 64  # more than what one cut connection leaves without an answer
 STREAMS = 64  # per client: one for each session that it may get
 KINDS = ("note", "note", "later", "tell", "relay")
 SIZES = (10, 10, 200, 200, 2_000, 12_000)
@@ -49,7 +49,7 @@ class Result(Struct, frozen=True):
 
     closed: int  # connections that ended before their client was done
     sessions_lost: int  # clients that had to begin with a new session
-    back: list[float]  # seconds from a connection's end to the next answer
+    back: list[float]  # when sessions came back, monotonic seconds
     reasons: dict[str, int]
     errors: dict[str, int]
     longest: float  # seconds an answered ask took at most
@@ -105,7 +105,7 @@ class Player:
         self.pushed_last = -1
         self.times = array("d")
         self.cuts = 0
-        self.cut_at: float | None = None
+        self.open: set[asyncio.Task[None]] = set()
 
     async def play(self) -> None:
         # Spread over the first second: a thousand hellos at once would measure something else.
@@ -133,6 +133,7 @@ class Player:
         try:
             while self.next < self.driver.plan.per_client and client.closed is None:
                 await self._send_due(client)
+            await asyncio.gather(*self.open)
         finally:
             if client.closed is not None:
                 self._was_cut(client)
@@ -143,27 +144,26 @@ class Player:
         """The library resumed the session."""
         self.cuts += 1
         self.driver.closed += 1
-        self.cut_at = self.times[-1] if self.times else time.monotonic()
+        self.driver.back.append(time.monotonic())
 
     def _was_cut(self, client: Client) -> None:
         self.cuts += 1
         self.driver.closed += 1
-        self.cut_at = time.monotonic()
         assert client.closed is not None
         self.driver.count(self.driver.reasons, client.closed)
 
     async def _send_due(self, client: Client) -> None:
-        """What is due by now, at most a window of it, and the answers to it."""
+        """The next message, when it is due and the window has room for it."""
         plan = self.driver.plan
-        pace = plan.per_client / plan.seconds
-        due = min(plan.per_client, int((time.monotonic() - self.driver.start) * pace) + 1)
-        count = min(PIPELINED, due - self.next)
-        if count <= 0:
-            await asyncio.sleep(max(0.001, self.driver.start + self.next / pace - time.monotonic()))
-            return
-        messages = range(self.first + self.next, self.first + self.next + count)
-        self.next += count
-        await asyncio.gather(*(self._send(client, message) for message in messages))
+        due = self.driver.start + self.next * plan.seconds / plan.per_client
+        await asyncio.sleep(max(0.0, due - time.monotonic()))
+        while len(self.open) >= WINDOW:
+            await asyncio.wait(self.open, return_when=asyncio.FIRST_COMPLETED)
+        # Tasks begin in the order in which they are made, and so do their messages.
+        task = asyncio.create_task(self._send(client, self.first + self.next))
+        self.next += 1
+        self.open.add(task)
+        task.add_done_callback(self.open.discard)
 
     def _make(self, message: int) -> dict[str, Any]:
         # The last one is answered: what is sent right before one's own goodbye may go unread.
@@ -187,7 +187,8 @@ class Player:
                 return
             answer = await client.ask(body, timeout=self.driver.plan.deadline)
         except DeadlineExceeded as error:
-            tell(message, Told.SILENT if cuts == self.cuts else Told.SILENT | Told.CUT)
+            whole = cuts == self.cuts and client.connected
+            tell(message, Told.SILENT if whole else Told.SILENT | Told.CUT)
             self.driver.count(self.driver.errors, error)
         except (CapacityExceeded, ShuttingDown) as error:
             tell(message, Told.REFUSED)
@@ -209,9 +210,6 @@ class Player:
         now = time.monotonic()
         self.times.append(now)
         self.driver.longest = max(self.driver.longest, now - began)
-        if self.cut_at is not None:
-            self.driver.back.append(now - self.cut_at)
-            self.cut_at = None
         in_order = kind != "note" or self.ledger.pushed[message] == 1  # pushed before it was answered
         self.ledger.tell(message, Told.ANSWERED if answer == message and in_order else Told.WRONG)
 

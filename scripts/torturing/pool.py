@@ -19,7 +19,7 @@ SCRIPTS = Path(__file__).resolve().parents[1]
 T = TypeVar("T")
 
 # What is counted in a shard and must be nothing when nobody is connected any more.
-RESUME_WINDOW = 10
+RESUME_WINDOW = 20
 COUNTED = ("permits_used", "sessions", "ready")
 
 

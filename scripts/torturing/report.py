@@ -12,7 +12,7 @@ from torturing.verdict import CLASSES
 @dataclass(frozen=True, slots=True)
 class Figures:
     """What one run showed. gaps: seconds from a shard's death to the next answer of each session that lived there;
-    back: seconds from a connection's end to that client's next answer."""
+    back: seconds from the last death of an acceptor to each return of a session."""
 
     messages: dict[str, int]
     hops: dict[str, int]
@@ -39,7 +39,7 @@ class Figures:
             "connections_closed": self.closed,
             "sessions_lost": self.sessions_lost,
             "answer_gap_ms": _percentiles(self.gaps),
-            "back_after_cut_ms": _percentiles(self.back),
+            "back_ms": _percentiles(self.back),
             "longest_ask_ms": round(self.longest * 1000, 1),
             "errors": self.errors,
             "closes": self.reasons,
@@ -59,7 +59,7 @@ class Figures:
             f"sent {total:,} in {self.seconds:.1f} s ({total / self.seconds:,.0f}/s); killed {kills}",
             f"connections closed {self.closed}, sessions lost {self.sessions_lost}",
             f"a shard's death to the next answer of its sessions: {_shown(self.gaps)}",
-            f"a connection's end to its client's next answer: {_shown(self.back)}",
+            f"an acceptor's death to the return of its sessions: {_shown(self.back)}",
             f"longest answered ask {self.longest * 1000:.0f} ms",
         ]
         if self.points:

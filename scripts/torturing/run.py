@@ -25,7 +25,7 @@ from torturing.points.control import Control, build_with_points
 from torturing.points.executioner import Executioner
 from torturing.pool import RESUME_WINDOW, SCRIPTS, Pool, PoolError, wait_for
 from torturing.report import Figures
-from torturing.verdict import gaps, judge
+from torturing.verdict import gaps, judge, returns
 
 ROOMS = 16
 PROGRESS_SECONDS = 5.0
@@ -213,7 +213,9 @@ class _Run:
             closed=closed,
             sessions_lost=sum(result.sessions_lost for result in results),
             gaps=self._gaps(kills),
-            back=[gap for result in results for gap in result.back],
+            back=returns(
+                [at for result in results for at in result.back], [k.at for k in kills if k.role == "acceptor"]
+            ),
             longest=max((result.longest for result in results), default=0.0),
             errors=_sum(result.errors for result in results),
             reasons=_sum(result.reasons for result in results),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Set
 from dataclasses import dataclass, field
@@ -45,7 +46,7 @@ def judge(ledger: Ledger, dead: Set[int], dead_hops: Set[int], connections_may_d
     for message in range(ledger.sizes.messages):
         told = Told(ledger.told[message])
         if told & Told.SENT:
-            found, why = _sort(ledger, message, told, message in dead, doubt)
+            found, why = _sort(ledger, message, told, message in dead, doubt, lenient)
             verdict.add(verdict.messages, found, message, why)
         hop = _sort_hop(ledger, message, message in dead_hops, lenient)
         if hop is not None:
@@ -53,7 +54,7 @@ def judge(ledger: Ledger, dead: Set[int], dead_hops: Set[int], connections_may_d
     return verdict
 
 
-def _sort(ledger: Ledger, message: int, told: Told, dead: bool, doubt: bool) -> tuple[str, str]:
+def _sort(ledger: Ledger, message: int, told: Told, dead: bool, doubt: bool, lenient: bool) -> tuple[str, str]:
     run, seen, pushed = ledger.run[message], Seen(ledger.seen[message]), ledger.pushed[message]
     facts = f"run {run}, pushed {pushed}, told {told!r}, seen {seen!r}, dead letter {dead}"
     if run > 1 or pushed > 1 or (run == 1 and told & Told.REFUSED):
@@ -65,7 +66,7 @@ def _sort(ledger: Ledger, message: int, told: Told, dead: bool, doubt: bool) -> 
     if told & Told.ANSWERED and run == 0:
         return "lost", facts
     # Nobody can say what a killed acceptor had read; but what has run was answered, and that is not lost.
-    if told & Told.SILENT and not (told & Told.CUT and run == 0 and doubt):
+    if told & Told.SILENT and not (told & Told.CUT and doubt and (run == 0 or lenient)):
         return "lost", facts
     if told & (Told.REPORTED | Told.REFUSED):
         return ("reported" if told & Told.REPORTED else "refused"), facts
@@ -107,4 +108,15 @@ def gaps(answers: list[tuple[int, list[float]]], deaths: list[float]) -> list[fl
                 at += 1
             if 0 < at < len(times):
                 found.append(times[at] - death)
+    return found
+
+
+def returns(back: list[float], deaths: list[float]) -> list[float]:
+    """Seconds from the last death before it to each return of a session. Args: both: monotonic seconds."""
+    ordered = sorted(deaths)
+    found = []
+    for at in back:
+        before = bisect_right(ordered, at)
+        if before:
+            found.append(at - ordered[before - 1])
     return found
