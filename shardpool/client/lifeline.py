@@ -61,6 +61,8 @@ class Lifeline:
         self.pushes = Pushes(self.bodies, self.inbox, self._handler_queue)
         self.stops = 0
         self._pulse = Pulse(self._loop, self._beat, self._half_open)
+        self._order = asyncio.Lock()
+        self._held_up = 0  # writers that wait for a connection
         self._reconnection = Reconnection(reconnect, self._attempt, self._lapsed, self._not_back)
         self.on_reconnect: Callable[[wire.Welcome], None] | None = None
         self.counts = dict.fromkeys(("sent", "messages", "replies", "errors", "repeated", "reconnects"), 0)
@@ -262,8 +264,8 @@ class Lifeline:
             self.transport.write(wire.ack(number))
 
     async def write(self, frame: bytes) -> None:
-        if not self.up.is_set():
-            await self.up.wait()
+        if self._held_up or not self.up.is_set():
+            await self._wait_for_connection()
         if self.closed is not None:
             raise self.again()
         if len(frame) > self.transport.limit:
@@ -276,6 +278,15 @@ class Lifeline:
             await self.transport.drain()
             if self.closed is not None:
                 raise self.again()
+
+    async def _wait_for_connection(self) -> None:
+        """In the order of the calls: who comes right after the connection must not overtake who waited for it."""
+        self._held_up += 1
+        try:
+            async with self._order:
+                await self.up.wait()
+        finally:
+            self._held_up -= 1
 
     def excuse(self) -> str:
         if self.stops:
