@@ -31,10 +31,10 @@ def torture(arguments: str) -> str:
 @pytest.mark.timeout(LIMIT)
 def test_whoever_is_killed_every_message_is_accounted_for() -> None:
     """M-15, M-16, M-20: once or reported; none lost, twice, out of order or torn; nothing is left afterwards."""
-    torture(f"{EVERYBODY} --victims both --lenient")
+    torture(f"{EVERYBODY} --victims both")
 
 
 @pytest.mark.timeout(LIMIT)
 def test_killed_shards_account_for_every_message_of_many_clients() -> None:
     """M-16, M-20: with many open sockets, over TCP and WebSocket."""
-    torture(f"{SOCKETS} --victims shards --period 500 --clients {1000 if LONG else 300} --lenient")
+    torture(f"{SOCKETS} --victims shards --period 500 --clients {1000 if LONG else 300}")
