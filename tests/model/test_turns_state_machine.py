@@ -17,7 +17,14 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from msgspec import Struct
 
 from shardpool import Actor, App, InternalFailure, JoinOutcome, Spot, every, on
@@ -373,8 +380,7 @@ class Turns(RuleBasedStateMachine):
             self.kit.__exit__(None, None, None)
 
 
-Turns.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-
-
-class TestTurns(Turns.TestCase):  # type: ignore[misc]
-    """T-2, T-3, T-6, T-14, T-16: see the rules above."""
+def test_random_histories_keep_the_contract() -> None:
+    """T-2, T-3, T-6, T-14, T-16: no two turns on one gate, one handler of an actor at a time, every sender's messages
+    once and in order, Joins only of handlers that ended well, and one live actor with its state wherever they lead."""
+    run_state_machine_as_test(Turns, settings=settings(max_examples=60, stateful_step_count=40, deadline=None))
