@@ -40,6 +40,8 @@ class Deaths:
         # It may have died between the end of a session and telling the session's actor here.
         for actor in self._lives.actors():
             session = actor._seat.session
+            if self._context.shard.target(actor._seat.address) is not actor:
+                continue  # it ended in the middle of a Join
             if session is None or shard_of(session.seat_address) != shard:
                 continue
             if self._context.shard.route_of(session.seat_address) is None:

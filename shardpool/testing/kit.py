@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -66,7 +66,9 @@ class Kit:
         self._random = random.getstate()
         random.seed(self.seed)
         try:
-            self._run_hooks(self.app.start_hooks, "on_start")
+            self._run_hooks(self.app.start_hooks, "on_start", range(self._count))
+            for shard in self._run.shards:
+                shard.open()
         except BaseException as error:
             self.__exit__(type(error), error, None)
             raise
@@ -77,7 +79,7 @@ class Kit:
     ) -> None:
         try:
             if error is None:
-                self._run_hooks(self.app.stop_hooks, "on_stop")
+                self._run_hooks(self.app.stop_hooks, "on_stop", range(self._count))
         except Exception as failed:
             failed.add_note(self.replay)
             raise
@@ -215,9 +217,21 @@ class Kit:
                     found.append(tenant)
         return found
 
-    def run(self) -> None:
-        """Until there is nothing left to do at this moment. Raises: Endless."""
-        self._run.work()
+    def run(self, steps: int | None = None) -> bool:
+        """Until there is nothing left to do at this moment.
+
+        Args: steps: at most so many of them, to stop in the middle of something; a turn is one to three.
+        Returns: whether there is nothing left. Raises: Endless.
+        """
+        return self._run.work(steps)
+
+    def kill(self, shard: int) -> None:
+        """A shard's process dies where it is, and another takes its objects over: state in attributes is lost,
+        `on_recover` runs, as after `kill -9`. Handlers that were suspended there see a cancellation when the kit ends.
+        """
+        self._run.kill(shard)
+        self._run_hooks(self.app.start_hooks, "on_start", [shard])
+        self._run.shards[shard].open()
 
     def advance(self, seconds: float) -> None:
         """Let time pass: timers, timeouts and sleeps that are due by then have their effect. Raises: Endless."""
@@ -240,7 +254,7 @@ class Kit:
             raise InvalidOperation("the kit runs inside of its with statement only: with Kit(app) as kit: ...")
         return self._running
 
-    def _run_hooks(self, hooks: list[Callable[..., Any]], described: str) -> None:
-        answers = [self._answer(number, run_hooks(hooks, number), described) for number in range(self._count) if hooks]
+    def _run_hooks(self, hooks: list[Callable[..., Any]], described: str, shards: Iterable[int]) -> None:
+        answers = [self._answer(number, run_hooks(hooks, number), described) for number in shards if hooks]
         for answer in answers:
             answer.get()

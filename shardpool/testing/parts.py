@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import select
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 from shardpool import _core
 from shardpool.app import Blueprint
@@ -20,7 +21,6 @@ _INFRA_BYTES = 1 << 17
 _ONE_OBJECT = 0
 # The time budget of an object (T-22): over after each record, or never, whatever the machine is doing meanwhile.
 _BUDGETS = (0, 10**12)
-_ENDED: Any = None
 _OBJECTS_PER_LOOK = (1, 1, 1, 2, 8, 64)
 
 
@@ -47,6 +47,7 @@ class Memory:
             self.doorbells.append(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
         self.acceptor = self.node(_ACCEPTOR)
         self._poster = _core.Shard(self.node(processes - 1), shards, _Deaf())
+        self._supervisor = self.node(0)
         self._bells = select.poll()
         for number in range(shards):
             self._bells.register(self.doorbells[self.process(number)], select.POLLIN)
@@ -69,6 +70,10 @@ class Memory:
         self._poster.park()  # rings whom it owes a ring
         return outcome
 
+    def settle(self, shard: int) -> bool:
+        """End what a killed shard had begun, as the supervisor does. False: others must make room first."""
+        return _core.settle(self._supervisor, self.process(shard))
+
     def close(self) -> None:
         """Give the descriptors back."""
         for fd in (*self.segments, *self.doorbells):
@@ -90,6 +95,18 @@ class _Deaf:
     def sealed(self, *_: Any) -> None: ...
 
 
+class _Dead:
+    """The executor of a shard that was killed or has ended."""
+
+    current = turn = sessions = 0
+
+    def acquire_gate(self, address: int) -> bool:
+        return True  # who waits for a gate is not cancelled, and this one comes from nowhere
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        return lambda *arguments, **named: 0
+
+
 class KitShard:
     """One shard: the real executor and runtime, on a loop that runs step by step."""
 
@@ -107,6 +124,7 @@ class KitShard:
         self.loop = ShardLoop(clock, dice)
         self._dice = dice
         self._pump_planned = False
+        self.opened = False
         process = memory.process(number)
         self.doorbell = memory.doorbells[process]
         self.node = memory.node(process)
@@ -125,11 +143,16 @@ class KitShard:
                 clock=clock,
             )
             hooks.runtime = self.runtime = ShardRuntime(context, _core.Table)
+
+    def open(self) -> None:
+        """Take a predecessor's objects over, if there was one, and begin."""
+        with self.loop.entered():
             self.runtime.take_over()
+        self.opened = True
         self._plan_pump()
 
     def _plan_pump(self) -> None:
-        if not self._pump_planned:
+        if self.opened and not self._pump_planned:
             self._pump_planned = True
             self.loop.call_soon(self._pump)
 
@@ -141,6 +164,8 @@ class KitShard:
     def _pump(self) -> None:
         # As ShardProcess has it, but for how much runs before the loop gets its look: the clock decides that there.
         self._pump_planned = False
+        if not self.opened:
+            return  # killed meanwhile
         for _ in range(self._dice.choice(_OBJECTS_PER_LOOK)):
             if not self.core.run(_ONE_OBJECT):
                 break
@@ -169,12 +194,17 @@ class KitShard:
         }
         return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
 
+    def die(self) -> None:
+        """Stop as a killed process does: what its tasks still do when the kit ends changes nothing in shared memory."""
+        self.opened = False
+        self.runtime.context.shard = cast(Any, _Dead())
+
     def end(self) -> None:
         """No more turns; and no circles of references through objects of the core, which no collector sees."""
         self.loop.end()
         context = self.runtime.context
         self._hooks.runtime = None
-        context.shard = _ENDED
+        context.shard = cast(Any, _Dead())
         context.steps.clear()
         context.parcels = Parcels()
         del self.core

@@ -38,9 +38,23 @@ class Run:
         self.memory = Memory(shards)
         self.clients: dict[int, Client] = {}
         self._inbox = Inbox(self.memory, self.clients)
-        self.shards = [
-            KitShard(self.memory, number, shards, blueprint, settings, dice, self.clock) for number in range(shards)
-        ]
+        self._settings = settings
+        self._dead: list[KitShard] = []
+        self.shards = [self._made(number, shards) for number in range(shards)]
+
+    def _made(self, number: int, shards: int) -> KitShard:
+        return KitShard(self.memory, number, shards, self._blueprint, self._settings, self._dice, self.clock)
+
+    def kill(self, number: int) -> None:
+        """A shard's process dies, and the supervisor settles and starts another, which is not open yet."""
+        dead = self.shards[number]
+        dead.die()
+        self._dead.append(dead)
+        self._dice.note(f"{self.clock.now:.6f} {dead.name} dies")
+        self.shards[number] = self._made(number, len(self.shards))
+        while not self.memory.settle(number):
+            if not self._step():
+                raise NotSettled(f"what {dead.name} had begun cannot be ended: nobody makes room for it")
 
     def advance(self, seconds: float) -> None:
         """See Kit."""
@@ -75,9 +89,12 @@ class Run:
         clients = [f"{client.name}: {client.unsent} unsent" for client in self.clients.values() if client.unsent]
         return "; ".join(shards + clients)
 
-    def work(self) -> None:
-        """Until nothing is left to do at this moment. Raises: Endless."""
+    def work(self, steps: int | None = None) -> bool:
+        """Until nothing is left to do at this moment. Args: steps: or so many were made. Raises: Endless."""
+        if steps is not None:
+            return not all(self._step() for _ in range(steps))
         self._work(self.clock.now)
+        return True
 
     def _work(self, target: float) -> None:
         """Steps until nothing is ready; with lag perhaps only until time may pass. Args: target: how far it may."""
@@ -101,7 +118,7 @@ class Run:
     def _step(self) -> bool:
         rung = self.memory.rung()
         ready: list[KitShard | Client | Inbox] = [
-            shard for shard in self.shards if shard.loop.ready or shard.doorbell in rung
+            shard for shard in self.shards if shard.loop.ready or (shard.opened and shard.doorbell in rung)
         ]
         ready += [client for client in self.clients.values() if client.ready]
         if self._inbox.ready:
@@ -110,7 +127,7 @@ class Run:
             return False
         part = self._dice.next_part(ready, [part.name for part in ready])
         if isinstance(part, KitShard):
-            what = part.step(part.doorbell in rung)
+            what = part.step(part.opened and part.doorbell in rung)
             self._inbox.ready = True
             for client in self.clients.values():
                 client.held = False
@@ -143,13 +160,27 @@ class Run:
 
     def end(self) -> None:
         """Cancel what is suspended, so that its `finally` blocks run, and give everything back."""
-        tasks = [(shard, task) for shard in self.shards for task in asyncio.all_tasks(shard.loop)]
-        for shard, task in tasks:
-            with shard.loop.entered():
-                task.cancel()
+        tasks = [_cancelled(shard) for shard in self.shards]
         for _ in range(_ENDING_STEPS):
-            if all(task.done() for _, task in tasks) or not self._step():
+            if all(task.done() for of_shard in tasks for task in of_shard) or not self._step():
                 break
-        for shard in self.shards:
+        # Last of all: the handlers of killed shards learn now that they were cut off.
+        for shard in self._dead:
+            _cancelled(shard)
+            for _ in range(_ENDING_STEPS):
+                if not shard.loop.ready:
+                    break
+                shard.loop.step()
+        for shard in self.shards + self._dead:
             shard.end()
         self.memory.close()
+
+
+def _cancelled(shard: KitShard) -> set[asyncio.Task[Any]]:
+    tasks = asyncio.all_tasks(shard.loop)
+    with shard.loop.entered():
+        for task in tasks:
+            task.cancel()
+            # One that waits for a gate goes on waiting for it (Turns.regain); it ends with its kit.
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+    return tasks

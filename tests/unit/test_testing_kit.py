@@ -21,6 +21,7 @@ from shardpool import (
     Refuse,
     Session,
     Spot,
+    Unavailable,
     every,
     on,
 )
@@ -304,3 +305,32 @@ def test_kits_give_their_memory_back() -> None:
     assert mapped() <= before
     with pytest.raises(InvalidOperation, match="inside of its with statement"):
         chat(0).spot(Room, "hall")
+
+
+def test_killed_shard_is_taken_over() -> None:
+    """O-10, P-4: a shard dies in the middle of a handler; its asker is told, the next message meets a fresh object."""
+    for seed in range(10):
+        with Kit(app, shards=2, seed=seed) as kit:
+            ann, bob = kit.connect(home=0), kit.connect(home=1)
+            ann.send(Enter("hall", "ann"))
+            bob.send(Enter("hall", "bob"))
+            kit.settle()
+            cut, queued = ann.ask(Nap(1.0)), ann.ask("blocking")
+            kit.advance(0.5)
+            kit.kill(kit.spot(Room, "hall").shard)
+            with pytest.raises(Unavailable):
+                cut.get()
+            assert queued.get() == 3
+            room = kit.spot(Room, "hall")
+            assert (room.said, len(room.members)) == ([], 2)
+            assert [player.name for player in kit.living(Player)] == ["", ""]
+
+
+def test_run_stops_in_the_middle() -> None:
+    """O-10: some steps only, and then the rest."""
+    with Kit(app) as kit:
+        ann = kit.connect()
+        assert not kit.run(steps=1)
+        assert not ann.connected
+        assert kit.run()
+        assert ann.connected
