@@ -194,7 +194,9 @@ class Shard:
     def unseal(self, address: int, /) -> None: ...
     def vacate(self, address: int, /) -> None: ...
     def place(self, address: int, records: list[tuple[int, int, int, int, bytes]], /) -> bool:
-        """Puts a moved object's records (as hooks.sealed gave them) into an object's lanes, in order; it then runs."""
+        """Puts a moved object's records (as hooks.sealed gave them) into an object's lanes, in order; it then runs.
+
+        False: no memory, or nobody lives at that address."""
     def share_gate(self, address: int, owner: int, /) -> None: ...
     def release_gate(self, address: int, /) -> None:
         """A suspended turn gives its gate back (yielding)."""

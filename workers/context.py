@@ -53,6 +53,19 @@ class Counts:
     dead_letters: int = 0
 
 
+class Parcel:
+    """Base of parcels for which somebody waits."""
+
+    __slots__ = ()
+
+    def lost(self) -> None:
+        """The object that was to get it ended first."""
+
+
+# Records whose `a` is the number of a parcel.
+_CARRIERS = frozenset({Kind.CREATE, Kind.DECIDE, Kind.ARRIVE, Kind.JOINED, Kind.REPLACED, Kind.LEFT})
+
+
 class Parcels:
     """Python objects that travel by number in records within this shard."""
 
@@ -70,6 +83,13 @@ class Parcels:
     def take(self, number: int) -> Any:
         """The parcel, once; None if it is not there any more."""
         return self._held.pop(number, None)
+
+    def lose(self, kind: int, number: int) -> None:
+        """A record came to nobody: if it carried a parcel, whoever waits for that is told."""
+        if kind in _CARRIERS:
+            parcel = self.take(number)
+            if isinstance(parcel, Parcel):
+                parcel.lost()
 
 
 @dataclass(slots=True, eq=False)
@@ -119,7 +139,7 @@ class ShardContext:
         """Put a lifecycle record straight into the lane of an object of this shard.
 
         A posted one comes through this shard's own link, behind the application records that are in the lane by then;
-        what a turn does to its own object must come before them. Returns: False: no memory.
+        what a turn does to its own object must come before them. Returns: False: no memory, or nobody lives there.
         """
         return self.shard.place(address, [(int(kind), FLAG_LIFECYCLE, a, 0, payload)])
 

@@ -42,6 +42,8 @@ class Faults:
 
     def unrun(self, address: int, records: list[tuple[int, int, int, int, bytes]]) -> None:
         """Tell those who asked an object that has ended that nobody will answer."""
+        for kind, _, a, _, _ in records:
+            self._context.parcels.lose(kind, a)
         if address in self._spared:
             self._spared.discard(address)
             return

@@ -36,11 +36,14 @@ class Insistence:
               done: called when it was accepted, or its object is gone.
         """
         address = where()
-        if not address or self._once(address, kind, a, payload) in (Outcome.ACCEPTED, Outcome.SHUTTING_DOWN):
+        outcome = self._once(address, kind, a, payload) if address else Outcome.STALE
+        if not address or outcome in (Outcome.ACCEPTED, Outcome.SHUTTING_DOWN):
+            if outcome is not Outcome.ACCEPTED:
+                self._context.parcels.lose(kind, a)
             if done is not None:
                 done()
             return
-        task = self._context.loop.create_task(self._again(where, address, kind, a, payload))
+        task = self._context.loop.create_task(self._try_on(where, address, kind, a, payload))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         if done is not None:
@@ -49,18 +52,25 @@ class Insistence:
     def _once(self, address: int, kind: Kind, a: int, payload: bytes) -> Outcome:
         return Outcome(self._context.shard.post(address, kind, a, payload=payload))
 
-    async def _again(self, where: Callable[[], int], last: int, kind: Kind, a: int, payload: bytes) -> None:
+    async def _try_on(self, where: Callable[[], int], last: int, kind: Kind, a: int, payload: bytes) -> None:
+        if not await self._again(where, last, kind, a, payload):
+            self._context.parcels.lose(kind, a)
+
+    async def _again(self, where: Callable[[], int], last: int, kind: Kind, a: int, payload: bytes) -> bool:
+        """Returns: whether it was accepted at last."""
         pause = PAUSE_FIRST
         while True:
             address = where()
             if not address:
-                return
+                return False
             outcome = self._once(address, kind, a, payload)
-            if outcome in (Outcome.ACCEPTED, Outcome.SHUTTING_DOWN) or (outcome is Outcome.STALE and address == last):
-                return
+            if outcome is Outcome.ACCEPTED:
+                return True
+            if outcome is Outcome.SHUTTING_DOWN or (outcome is Outcome.STALE and address == last):
+                return False
             if outcome is Outcome.TOO_BIG:
                 log.error("a %s record of %d bytes is too big and was dropped", kind.name.lower(), len(payload))
-                return
+                return False
             last = address
             await asyncio.sleep(pause)
             pause = min(pause * 2, PAUSE_MAX)

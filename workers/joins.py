@@ -19,7 +19,7 @@ from shardpool.decisions import JoinOutcome
 from shardpool.errors import Condition, ShardpoolError
 from shardpool.objects import Seat
 from shardpool.spot import Spot
-from shardpool.workers.context import ShardContext
+from shardpool.workers.context import Parcel, ShardContext
 from shardpool.workers.faults import Faults, body_of
 from shardpool.workers.gates import Gates
 from shardpool.workers.insist import PAUSE_FIRST, PAUSE_MAX, Insistence
@@ -33,12 +33,17 @@ from shardpool.workers.verdicts import Verdict, decide, read_request
 
 
 @dataclass(slots=True, eq=False)
-class Knock:
+class Knock(Parcel):
     """An actor before a Spot's door."""
 
     actor: Actor
     request: bytes
     future: asyncio.Future[Verdict]
+
+    def lost(self) -> None:
+        """The Spot ended before it came to this."""
+        if not self.future.done():
+            self.future.set_exception(Condition.STALE.error("the Spot has just ended; join again"))
 
 
 @dataclass(frozen=True, slots=True)

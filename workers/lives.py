@@ -17,7 +17,7 @@ from shardpool.errors import Condition, ShardpoolError
 from shardpool.objects import Seat, TurnObject
 from shardpool.session import SessionRef
 from shardpool.spot import EntrySpot, Members, Spot
-from shardpool.workers.context import ShardContext
+from shardpool.workers.context import Parcel, ShardContext
 from shardpool.workers.faults import Faults
 from shardpool.workers.insist import Insistence
 from shardpool.workers.kinds import Kind, SlotKind
@@ -47,12 +47,17 @@ class CreateAnswer(Struct, frozen=True, array_like=True):
 
 
 @dataclass(slots=True, eq=False)
-class Newborn:
+class Newborn(Parcel):
     """An object that must decide about itself first."""
 
     kind: ObjectType
     request: bytes
     future: asyncio.Future[Verdict]
+
+    def lost(self) -> None:
+        """It ended before it could."""
+        if not self.future.done():
+            self.future.set_exception(Condition.STALE.error(f"{self.kind.name}: it ended before its first turn"))
 
 
 _request = value_decoder(CreateRequest)
@@ -147,13 +152,14 @@ class Lives:
         return made
 
     def actors(self) -> list[Actor]:
-        """All actors of this shard."""
-        return [actor for spot in (self.entry, *self.spots.values()) for actor in spot.members]
+        """All actors of this shard, each once: one that arrives is in two Spots for a moment."""
+        return list({id(actor): actor for spot in (self.entry, *self.spots.values()) for actor in spot.members}.values())
 
     def discard(self, made: TurnObject) -> None:
         """End an object that nobody could find."""
         if isinstance(made, Actor):
             made._seat.spot.members.discard(made)
+            self.entry.members.discard(made)  # it is there, too, while it arrives
         self._context.shard.release(made._seat.address)
 
     def begin(self, kind: ObjectType, made: TurnObject) -> None:

@@ -28,7 +28,7 @@ from shardpool.decisions import JoinOutcome
 from shardpool.errors import Condition, ShardpoolError, Unavailable
 from shardpool.objects import Seat
 from shardpool.session import SessionRef
-from shardpool.workers.context import ShardContext, log
+from shardpool.workers.context import Parcel, ShardContext, log
 from shardpool.workers.faults import Faults, body_of
 from shardpool.workers.insist import Insistence
 from shardpool.workers.kinds import Kind, Life, shard_of
@@ -39,8 +39,7 @@ from shardpool.workers.state import capture, restore
 from shardpool.workers.timers import Timers
 from shardpool.workers.travel import Answer, Arrival, Intent, Rebind, Record, SessionState, named, read_name
 
-# Beyond the Join's deadline: what the target may take to open, and how long the source waits for its word. The source
-# must not go on while the target still might.
+# Beyond the Join's deadline: what the target may take to open, and the source, which must not go on meanwhile, to wait.
 OPEN_GRACE = 4.0
 ANSWER_GRACE = 10.0
 ROUTE_PAUSE = 0.01
@@ -67,7 +66,7 @@ class Departure:
 
 
 @dataclass(slots=True, eq=False)
-class Arriving:
+class Arriving(Parcel):
     """An actor that comes, at the target."""
 
     source: int
@@ -82,6 +81,11 @@ class Arriving:
         """It stays."""
         if not self.answer.done():
             self.answer.set_result(Answer(address))
+
+    def lost(self) -> None:
+        """It ended before its first turn."""
+        self.error = Condition.STALE.error("the arriving actor ended")
+        self.refused(None)
 
     def failed(self, error: ShardpoolError) -> None:
         """Why it will be refused."""
@@ -278,9 +282,8 @@ class Moves:
         return encode_msgpack(await arriving.answer)
 
     def _rebuild(self, kind: ObjectType, arrival: Arrival) -> Actor:
-        session = None
-        if arrival.session is not None:
-            state = arrival.session
+        state, session = arrival.session, None
+        if state is not None:
             session = SessionRef(self._runtime, state.number, state.client, state.seat_address, state.identity)
         actor = self._lives.make(kind, arrival.id, session)
         assert isinstance(actor, Actor)

@@ -23,7 +23,7 @@ from shardpool.decisions import Accept, Hello, Refuse
 from shardpool.errors import CLOSE_NAMES, CODES, Condition, Rejected, ShardpoolError
 from shardpool.objects import Seat
 from shardpool.session import Session, SessionRef
-from shardpool.workers.context import ShardContext, log, settled
+from shardpool.workers.context import Parcel, ShardContext, log, settled
 from shardpool.workers.faults import Faults, escaped
 from shardpool.workers.insist import Insistence
 from shardpool.workers.kinds import Kind, Outcome, SlotKind, shard_of
@@ -49,6 +49,18 @@ class Replace(Struct, frozen=True, array_like=True):
 
     session: int
     end: bool
+
+
+@dataclass(slots=True, eq=False)
+class Ousting(Parcel):
+    """A session that shall end for another: done when it has."""
+
+    done: asyncio.Future[None]
+
+    def lost(self) -> None:
+        """It ended by itself."""
+        if not self.done.done():
+            self.done.set_result(None)
 
 
 @dataclass(slots=True, eq=False)
@@ -244,24 +256,23 @@ class Sessions:
     async def _serve_replace(self, question: Replace) -> bytes:
         state = self._states.get(question.session)
         if state is not None and question.end and not state.ended:
-            done: asyncio.Future[None] = self._context.loop.create_future()
-            number = self._context.parcels.put(done)
+            ousting = Ousting(self._context.loop.create_future())
+            number = self._context.parcels.put(ousting)
             self._insistence.post(lambda: question.session if not state.ended else 0, Kind.REPLACED, number)
             async with asyncio.timeout(CONNECT_TIMEOUT):
-                await done
+                await ousting.done
         return encode_msgpack(state is not None)
 
     async def _replaced(self, session: Session, number: int, b: int, payload: bytes) -> None:
-        done: asyncio.Future[None] | None = self._context.parcels.take(number)
-        if done is None:
+        ousting: Ousting | None = self._context.parcels.take(number)
+        if ousting is None:
             return  # asked of a predecessor: whoever asked asks again
         state = self._states.get(session._seat.address)
         if state is not None and not state.ended:
             await self._faults.guarded(session, "on_replaced")
             self._context.shard.close_client(state.ref.client, 4409, b"the same identity came in again")
             await self._end(state, "replaced")
-        if not done.done():
-            done.set_result(None)
+        ousting.lost()
 
     async def _resumed(self, target: Any, number: int, client: int, payload: bytes) -> None:
         """In the session's turn, then in its actor's, wherever that lives."""

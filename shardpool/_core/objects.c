@@ -94,15 +94,20 @@ static PyObject *shard_vacate(ShardObject *self, PyObject *arg)
     Py_RETURN_NONE;
 }
 
-/* place(address, records): records as hooks.sealed gave them at the source. False: no memory, nothing was placed. */
+/* place(address, records): records as hooks.sealed gave them at the source. False: no memory, or nobody lives there any
+ * more; nothing was placed. */
 static PyObject *shard_place(ShardObject *self, PyObject *args)
 {
     PyObject *address, *records;
     if (!PyArg_ParseTuple(args, "OO!", &address, &PyList_Type, &records))
         return NULL;
     uint32_t slot = sp_shard_own_slot(self, address);
-    if (slot == self->ex.node->geometry.slots)
-        return NULL;
+    if (slot == self->ex.node->geometry.slots) {
+        if (!PyErr_ExceptionMatches(PyExc_ValueError))
+            return NULL;
+        PyErr_Clear();
+        Py_RETURN_FALSE;
+    }
     bool placed = true;
     for (Py_ssize_t i = 0; placed && i < PyList_GET_SIZE(records); i++) {
         int kind, flags;

@@ -382,6 +382,63 @@ def test_spot_closes_when_empty_and_only_then() -> None:
     run(body, make_app(story))
 
 
+@pytest.mark.parametrize("home", [0, 1])
+def test_join_of_a_spot_that_closes_first_fails_at_once(home: int) -> None:
+    """T-15, T-39: not after its deadline; the actor goes on where it is, and nothing stays of the attempt."""
+    story = Story()
+
+    async def body(pool: Pool) -> None:
+        inside, outside = await pool.connect(home=0), await pool.connect(home=home)
+        assert (await enter(pool, inside, "short0"))["accepted"]
+        room = pool.live[0].core.target(pool.live[0].runtime.places.find("Room", "short0"))
+        closing, closed = asyncio.Event(), asyncio.Event()
+
+        async def on_close(reason: str) -> None:
+            closing.set()
+            await closed.wait()
+
+        room.on_close = on_close
+        inside.disconnect()  # the last one: it closes
+        await pool.until(closing.is_set)
+        outside.send(named("enter", room="short0", timeout=60.0))
+        await pool.until(lambda: len(pool.live[0].core.queued(room._seat.address)) == 2)
+        closed.set()
+        await pool.until(lambda: len(outside.pushed) == 1)
+        assert outside.pushed == [{"joined": "short0", "accepted": False, "error": "stale"}]
+        assert (await outside.ask(named("where")))[1] == home
+        outside.disconnect()
+        await pool.until(lambda: pool.entries() == [])
+        assert [len(shard.runtime.lives.actors()) for shard in pool.live] == [0] * len(pool.live)
+
+    run(body, make_app(story), 2)
+
+
+def test_actor_that_was_refused_elsewhere_is_forgotten_there() -> None:
+    """T-16, P-15: another shard's death finds no trace of it, and its close is nobody's."""
+    app = make_app(Story())
+
+    async def body(pool: Pool) -> None:
+        client = await pool.connect(home=0)
+        target = pool.live[1]
+        real = target.runtime.moves._move_entry
+        came: list[Any] = []
+
+        def refuse(seat: Any, source: int) -> bool:
+            came.append(target.core.target(seat.address))
+            return False
+
+        target.runtime.moves._move_entry = refuse  # type: ignore[method-assign]
+        assert not (await enter(pool, client, "room1"))["accepted"]
+        assert target.runtime.lives.actors() == []
+        assert came[0].close() is False
+        target.runtime.moves._move_entry = real  # type: ignore[method-assign]
+        assert (await enter(pool, client, "room1"))["accepted"]
+        pool.restart(0, app)
+        assert (await client.ask(named("where")))[:2] == ["room1", 1]
+
+    run(body, app, 2)
+
+
 def test_publish_reaches_members_with_one_record() -> None:
     """P-10: encoded once, one record per acceptor, members only."""
     app = App("test")

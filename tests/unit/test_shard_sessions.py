@@ -14,6 +14,8 @@ from shardpool import Accept, Actor, App, Hello, Refuse, Reject, Rejected, Sessi
 sys.path.insert(0, str(Path(__file__).parent))
 from shard_harness import Pool, run
 
+from shardpool.workers.kinds import Kind
+
 
 class Story(list[tuple[Any, ...]]):
     """What happened, in order."""
@@ -173,6 +175,34 @@ def test_second_login_replaces_the_first(shards: int) -> None:
         assert await third.ask({"type": "who"}) == ["ann", "ann", "Player"]
 
     run(body, make_app(story), shards)
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_second_login_while_the_first_leaves_does_not_wait_for_what_will_not_come(shards: int) -> None:
+    """T-39, P-11: the first session ends by itself before it hears that it is to be replaced."""
+    story = Story()
+    app = make_app(story)
+    left = asyncio.Event()
+
+    async def body(pool: Pool) -> None:
+        first = await pool.connect("ann", home=0)
+        door = pool.live[0].core.target(first.slot)
+
+        async def on_resume() -> None:
+            await left.wait()
+
+        door.on_resume = on_resume
+        pool.post(first.slot, Kind.RESUMED)
+        pool.post(first.slot, Kind.DETACH, 1000)
+        await pool.until(lambda: len(pool.live[0].core.queued(first.slot)) == 2)
+        connecting = asyncio.ensure_future(pool.connect("ann", home=shards - 1))
+        await pool.until(lambda: len(pool.live[0].core.queued(first.slot)) == 3)  # REPLACED behind it
+        left.set()
+        second = await asyncio.wait_for(connecting, 10)
+        assert second.refused is None
+        assert await second.ask({"type": "who"}) == ["ann", "ann", "Player"]
+
+    run(body, app, shards)
 
 
 @pytest.mark.parametrize("shards", [1, 2])
