@@ -153,7 +153,8 @@ class Lives:
 
     def actors(self) -> list[Actor]:
         """All actors of this shard, each once: one that arrives is in two Spots for a moment."""
-        return list({id(actor): actor for spot in (self.entry, *self.spots.values()) for actor in spot.members}.values())
+        spots = (self.entry, *self.spots.values())
+        return list({id(actor): actor for spot in spots for actor in spot.members}.values())
 
     def discard(self, made: TurnObject) -> None:
         """End an object that nobody could find."""
