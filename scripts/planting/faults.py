@@ -162,7 +162,7 @@ FAULTS = (
         QUIET,
         Edit(
             "_core/lane.h",
-            "    sp_store_release(&slot->done, sp_fields_add(slot->done, sp_charge(lane, cell->length)));\n",
+            "    sp_store_release(&slot->done, sp_fields_add(slot->done, charge));\n",
             "",
         ),
     ),
