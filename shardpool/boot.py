@@ -118,6 +118,9 @@ def become_worker(boot: Boot) -> None:
     Called by: a worker, once, before it starts threads or loads user code.
     """
     die_with_parent(boot.supervisor_pid)
+    # They came over an exec; they go no further: a program that user code starts would keep the memory and the port.
+    for fd in (*boot.segments, *boot.doorbells, *(listener.fd for listener in boot.listeners)):
+        os.set_inheritable(fd, False)
     setproctitle.setproctitle(boot.title)
     # Ctrl-C and systemd's SIGTERM may reach the whole group. Draining is the supervisor's decision and comes as
     # a control message; what does not obey gets SIGKILL, which needs no handler here. Not SIG_IGN: programs that

@@ -50,6 +50,11 @@ FAULTS = (
         Edit("boot.py", "if libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:", "if libc is None:"),
     ),
     suite(
+        "programs that user code starts inherit the pool's memory",
+        "tests/faults/test_descriptors.py",
+        Edit("boot.py", "        os.set_inheritable(fd, False)\n", "        os.set_inheritable(fd, True)\n"),
+    ),
+    suite(
         "the run directory is not locked",
         "tests/processes/test_supervisor_life.py::test_second_pool_of_the_name_is_refused",
         Edit(

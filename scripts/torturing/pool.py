@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import psutil
 import zmq
 
-from shardpool import control
+from shardpool import control, dead_letters
 
 SCRIPTS = Path(__file__).resolve().parents[1]
 T = TypeVar("T")
@@ -53,6 +54,7 @@ class Pool:
         self.log = directory / "pool.log"
         # A death is no reason to wait: many are wanted, and each counts for itself.
         unlimited = {"SHARDPOOL_RESTART_INTENSITY": "1000", "SHARDPOOL_RESTART_PERIOD": "0.1"}
+        unlimited["SHARDPOOL_DEAD_LETTER_BYTES"] = str(1 << 28)
         unlimited |= {"SHARDPOOL_RESUME_WINDOW": str(RESUME_WINDOW)}
         self.environ = {**os.environ, **unlimited, **environ}
         command = [sys.executable, "-m", "shardpool.supervisor.cli", "serve", app]
@@ -98,6 +100,18 @@ class Pool:
     def last_words(self) -> str:
         """The end of its log."""
         return self.log.read_text(errors="replace")[-4000:]
+
+    def dead(self) -> tuple[frozenset[int], frozenset[int]]:
+        """Numbers of the messages that the dead letters name: those of clients, those between shards."""
+        path = self.run_dir / "dead-letters.jsonl"
+        letters = dead_letters.read(path) if path.exists() else []
+        decode = {"json": msgspec.json.decode, "msgpack": msgspec.msgpack.decode}
+        named: tuple[set[int], set[int]] = (set(), set())
+        for letter in letters:
+            body = decode[letter.codec](letter.payload)
+            if isinstance(body, dict) and "number" in body:
+                named[body["type"] == "hop"].add(body["number"])
+        return frozenset(named[0]), frozenset(named[1])
 
     def left(self) -> list[str]:
         """What shards still hold; empty when all clients are gone and nothing leaked."""

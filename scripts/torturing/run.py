@@ -86,6 +86,7 @@ class _Run:
         self.ledger = Ledger(path)
         chance = random.Random(options.seed)
         environ = {"TORTURE_LEDGER": str(path)}
+        self.dead: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
         self.killer: Killer | Executioner
         if options.points:
             control = Control(directory / "points")
@@ -108,6 +109,7 @@ class _Run:
             results = self._rage(faults)
             took = time.monotonic() - began
             faults += self._settle(before)
+            self.dead = self.pool.dead()
             code = self.pool.stop()
             if code != 0:
                 faults.append(f"the pool ended with code {code}: {self.pool.last_words()}")
@@ -199,7 +201,7 @@ class _Run:
         options = self.options
         kills = self.killer.kills
         acceptors_died = any(kill.role == "acceptor" for kill in kills)
-        verdict = judge(self.ledger, frozenset(), frozenset(), acceptors_died, options.lenient)
+        verdict = judge(self.ledger, *self.dead, acceptors_died, options.lenient)
         closed = sum(result.closed for result in results)
         if not verdict.is_good:
             faults.append("not every message is accounted for")
