@@ -151,6 +151,14 @@ def audit(node: Node, shard: int, /) -> dict[str, int]:
     """What a shard's books, lanes, links, permits and routes say, seen from outside; from any process, at any time.
     `moved`: the shard worked meanwhile, and the numbers need not fit together."""
 
+def spawn(
+    program: bytes, arguments: list[bytes], environment: list[bytes], descriptors: list[int], held_back: list[int], /
+) -> int:
+    """Starts a program as the leader of a process group, with /dev/null as its input; returns its pid.
+
+    It is killed when this thread ends, also while it is still being started. It inherits 1, 2 and `descriptors`; every
+    signal has its default disposition, those in `held_back` are blocked. Raises: OSError."""
+
 def drain_links(node: Node, keep: bool = False, /) -> Any: ...
 
 class Shard:

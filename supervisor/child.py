@@ -8,11 +8,9 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from shardpool import _core
 from shardpool.boot import HELD_BACK, Boot, write_boot
 from shardpool.supervisor.death import Death, death_of
-
-# Python ignores these, or the supervisor handles them; a worker starts with the kernel's defaults.
-_DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +41,7 @@ class Process:
 
 
 def spawn(command: Sequence[str], boot: Boot, environ: Mapping[str, str]) -> Process:
-    """Start a worker.
+    """Start a worker. It dies with this process from its first instruction on, not only when it is up.
 
     Args:
         command: program and arguments; `--boot FD` is added.
@@ -57,17 +55,12 @@ def spawn(command: Sequence[str], boot: Boot, environ: Mapping[str, str]) -> Pro
         inherited.update(fd for passage in boot.passages for fd in (passage.into, passage.out))
         if boot.requests is not None:
             inherited.add(boot.requests)
-        # dup2 of a descriptor onto itself clears close-on-exec in the child only; everything else stays closed.
-        actions: list[tuple[int, int, int]] = [(os.POSIX_SPAWN_DUP2, fd, fd) for fd in sorted(inherited)]
-        pid = os.posix_spawn(
-            command[0],
-            [*command, "--boot", str(boot_fd)],
-            environ,
-            file_actions=[(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0), *actions],
-            # Its own group: Ctrl-C reaches the supervisor alone, which drains.
-            setpgroup=0,
-            setsigmask=HELD_BACK,
-            setsigdef=_DEFAULT_SIGNALS,
+        pid = _core.spawn(
+            os.fsencode(command[0]),
+            [os.fsencode(each) for each in (*command, "--boot", str(boot_fd))],
+            [os.fsencode(f"{name}={value}") for name, value in environ.items()],
+            sorted(inherited),
+            list(HELD_BACK),
         )
     finally:
         os.close(boot_fd)

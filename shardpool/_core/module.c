@@ -42,7 +42,7 @@ PyMODINIT_FUNC PyInit__core(void)
         return NULL;
     static int (*const parts[])(PyObject *) = {
         add_constants, sp_add_geometry, sp_add_node, sp_add_shard, sp_add_acceptor,
-        sp_add_producer, sp_add_directory, sp_add_settle, sp_add_audit,
+        sp_add_producer, sp_add_directory, sp_add_settle, sp_add_audit, sp_add_spawn,
     };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         if (parts[i](module) == 0)

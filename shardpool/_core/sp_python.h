@@ -36,5 +36,6 @@ int sp_add_producer(PyObject *module);
 int sp_add_directory(PyObject *module);
 int sp_add_settle(PyObject *module);
 int sp_add_audit(PyObject *module);
+int sp_add_spawn(PyObject *module);
 
 #endif
