@@ -285,6 +285,8 @@ class Acceptor:
         Args: received: highest number seen; digest: of the token shown; fresh: of the token in the welcome `frame`.
         Returns: outcome (RESUMED: the rest holds; else nothing changed), client address from here on.
         """
+    def taken(self, session: int, /) -> int:
+        """How many messages of a kept session's client were taken, from its first."""
     def socket_of(self, client: int, /) -> tuple[int, int, int, bytes, bytes] | None:
         """What another acceptor needs of a connection: descriptor, transport, framing, input, output."""
     def let_go(self, client: int, /) -> None:

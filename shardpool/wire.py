@@ -92,6 +92,7 @@ class Welcome(msgspec.Struct, frozen=True, omit_defaults=True):
     resume_window: float = 0.0
     max_frame: int = FRAME_LIMIT
     local: bool = False
+    taken: int = 0  # messages of this session's client that need not be sent again
 
     def __repr__(self) -> str:
         # The token is a secret (P-31): it must not reach a log by way of repr().

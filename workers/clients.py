@@ -267,8 +267,9 @@ class Clients:
         token = Token.new()
         self._engine.welcome(client, wire.welcome(self._welcome(session, token.text, kept=kept)), token.digest)
 
-    def _welcome_back(self, session: int, token: Token) -> bytes:
-        return wire.welcome(self._welcome(session, token.text, resumed=True))
+    def _welcome_back(self, session: int, token: Token, taken: int) -> bytes:
+        welcome = self._welcome(session, token.text, resumed=True)
+        return wire.welcome(msgspec.structs.replace(welcome, taken=taken))
 
     def _change_places(self, one: int, other: int) -> None:
         """The sockets of two clients changed places, and what is known here goes with them."""

@@ -58,7 +58,7 @@ class Resumption:
     Args:
         acceptor: its number.
         passages, relays: the ways to the others.
-        welcome: the W frame for a session and its new token.
+        welcome: the W frame for a session, its new token, and how many of its client's messages were taken.
         moved: told that two clients' sockets changed places.
     """
 
@@ -68,7 +68,7 @@ class Resumption:
         acceptor: int,
         passages: Passages,
         relays: Relays,
-        welcome: Callable[[int, Token], bytes],
+        welcome: Callable[[int, Token, int], bytes],
         moved: Callable[[int, int], None],
     ) -> None:
         self._engine = engine
@@ -140,7 +140,7 @@ class Resumption:
             comeback.received,
             comeback.token.digest,
             fresh.digest,
-            self._welcome(comeback.session, fresh),
+            self._welcome(comeback.session, fresh, self._engine.taken(comeback.session)),
         )
         if outcome == Resumed.RESUMED:
             self._moved(comeback.client, place)

@@ -29,6 +29,15 @@ static PyObject *acceptor_resume(AcceptorObject *self, PyObject *args)
     return result;
 }
 
+static PyObject *acceptor_taken(AcceptorObject *self, PyObject *arg)
+{
+    unsigned long long session = PyLong_AsUnsignedLongLong(arg);
+    if (session == (unsigned long long)-1 && PyErr_Occurred())
+        return NULL;
+    const struct sp_kept_session *entry = sp_retained_find(&self->engine->retained, session);
+    return PyLong_FromUnsignedLongLong(entry == NULL ? 0 : entry->taken);
+}
+
 /* Another acceptor goes on with a socket of which only bytes are known: none that is encrypted or compressed here. */
 static bool can_move(const struct sp_connection *c)
 {
@@ -152,6 +161,7 @@ static PyObject *acceptor_take_over(AcceptorObject *self, PyObject *arg)
 PyMethodDef sp_acceptor_resume_calls[] = {
     {"resume", (PyCFunction)acceptor_resume, METH_VARARGS,
      "Gives a session its client back: (outcome, client address from here on)."},
+    {"taken", (PyCFunction)acceptor_taken, METH_O, "How many messages of a kept session's client were taken, from its first."},
     {"socket_of", (PyCFunction)acceptor_socket_of, METH_O,
      "What another acceptor needs of a connection that said hello: (fd, transport, framing, in, out), or None: it cannot move."},
     {"let_go", (PyCFunction)acceptor_let_go, METH_O, "Forgets a connection that another acceptor has by now."},

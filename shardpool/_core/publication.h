@@ -69,6 +69,8 @@ static inline enum sp_outcome sp_publication_admit(struct sp_engine *e, struct s
         record->b = messages[i].request;
         memcpy(sp_record_payload(record), messages[i].bytes, messages[i].length);
     }
+    if (c->kept != NULL)
+        sp_retained_take(c->kept, count);
     sp_admission_commit(e->node, a);
     sp_flight_note(flights, a->writer, c->actor, a->bytes);
     sp_count(e->node, SP_COUNT_MESSAGES_IN, count);
@@ -81,6 +83,8 @@ static inline enum sp_outcome sp_publication_admit(struct sp_engine *e, struct s
 static inline void sp_publication_refuse(struct sp_engine *e, struct sp_connection *c, const struct sp_message *messages,
                                    uint32_t count, enum sp_outcome outcome)
 {
+    if (c->kept != NULL)
+        sp_retained_take(c->kept, count);
     sp_count(e->node, outcome == SP_SATURATED ? SP_COUNT_REFUSED_PERMIT : SP_COUNT_REFUSED_STALE, count);
     for (uint32_t i = 0; i < count && c->stage == SP_STAGE_BOUND; i++)
         sp_output_numbered(e, c, 'E', messages[i].request, e->errors[outcome], e->error_lengths[outcome]);

@@ -43,7 +43,8 @@ struct sp_kept_session {
     struct sp_chain frames;
     uint64_t selector; /* bits 0-7: the current token's place, 8-15: the previous one's; SP_TOKENS: none */
     uint8_t tokens[SP_TOKENS][SP_DIGEST_BYTES];
-    uint64_t spare[10];
+    uint64_t taken; /* messages of the client that were published or refused: what it need not send again */
+    uint64_t spare[9];
 };
 
 _Static_assert(sizeof(struct sp_kept_session) == SP_KEPT_SESSION_BYTES, "a kept session costs 256 bytes and its frames");
@@ -106,6 +107,12 @@ static inline void sp_retained_hold(struct sp_kept_session *entry, const uint8_t
     memcpy(entry->tokens[0], digest, SP_DIGEST_BYTES);
     sp_store_release(&entry->selector, (uint64_t)SP_TOKENS << 8);
     sp_store_release(&entry->state, SP_KEPT_HELD);
+}
+
+/* Before messages are published: killed in between, they are lost, and not doubled. */
+static inline void sp_retained_take(struct sp_kept_session *entry, uint32_t count)
+{
+    sp_store_release(&entry->taken, entry->taken + count);
 }
 
 /* Unlinks the oldest frame, then frees it. */

@@ -15,6 +15,7 @@ from shardpool.client.asks import Asks
 from shardpool.client.bodies import Bodies
 from shardpool.client.errors import Closed, server_error
 from shardpool.client.numbering import Numbers
+from shardpool.client.outgoing import Outgoing
 from shardpool.client.pulse import Pulse
 from shardpool.client.pushes import Inbox, Pushes
 from shardpool.client.reconnection import Reconnection
@@ -54,6 +55,7 @@ class Lifeline:
         self.asks = Asks(self._loop, settings.open_asks)
         seen = 0 if hello is None or hello.resume is None else hello.resume.received
         self.numbers = Numbers(self._loop, self._acknowledge, seen)
+        self._outgoing = Outgoing(lambda payload: self.transport.write(wire.ping(payload)))
         self.welcome: wire.Welcome | None = None
         self.bodies = Bodies("raw")
         self.inbox = Inbox(settings.inbox, self._stop_reading, self._go_on_reading)
@@ -215,7 +217,9 @@ class Lifeline:
                 self.transport.close()
             case wire.Welcome():
                 self._bind(frame)
-            case wire.Pong() | wire.Unknown():
+            case wire.Pong(payload=payload):
+                self._outgoing.pong(payload)
+            case wire.Unknown():
                 pass
 
     def _bind(self, welcome: wire.Welcome) -> None:
@@ -236,11 +240,15 @@ class Lifeline:
         self.welcome = welcome
         if not welcome.resumed:
             self.numbers.restart()
+        if not (back and welcome.resumed):
+            self._outgoing.restart(welcome.taken)
         self.transport.set_limit(welcome.max_frame)
         heartbeat = self._settings.heartbeat
         self._pulse.start(welcome.heartbeat if heartbeat is None else heartbeat)
         if self.stops > 0:
             self.transport.pause_reading()
+        for frame in self._outgoing.resume(welcome.taken):
+            self.transport.write(frame)
         self.up.set()
         self._bound.set_result(None)
         if back:
@@ -274,6 +282,8 @@ class Lifeline:
             )
         self.counts["sent"] += 1
         self.transport.write(frame)
+        if self.welcome is not None and self.welcome.resume_window > 0:
+            self._outgoing.note(frame)
         if not self.transport.writable:
             await self.transport.drain()
             if self.closed is not None:

@@ -18,6 +18,7 @@ class Keeper:
         self.seq = 0
         self.refuse: int | None = None
         self.silent = False
+        self.taken: list[bytes] = []
         self.pause = 0.0  # before a resume is answered
         server.welcome["resume_window"] = 30.0
         server.on_frame = self.frame
@@ -26,7 +27,10 @@ class Keeper:
         match frame[:1]:
             case b"H":
                 await self.greet(peer, json.loads(frame[1:]))
+            case b"S":
+                self.taken.append(frame)
             case b"A":
+                self.taken.append(frame)
                 (ask,) = struct.unpack_from(">I", frame, 1)
                 if json.loads(frame[5:])["type"] != "later":
                     await self.number(peer, b"R", struct.pack(">I", ask) + frame[5:])
@@ -46,9 +50,15 @@ class Keeper:
         if resume:
             await asyncio.sleep(self.pause)
         token = f"{len(self.hellos):032x}"
-        await peer.write(b"W" + json.dumps(self.server.welcome | {"token": token, "resumed": bool(resume)}).encode())
+        await peer.write(
+            b"W"
+            + json.dumps(
+                self.server.welcome
+                | {"token": token, "resumed": bool(resume), "taken": len(self.taken) if resume else 0}
+            ).encode()
+        )
         if not resume:
-            self.kept, self.seq = [], 0
+            self.kept, self.seq, self.taken = [], 0, []
             return
         for seq, kept in self.kept:
             if seq > resume["received"]:

@@ -73,6 +73,30 @@ def test_an_open_ask_gets_the_reply_that_it_missed(make_server: Any, transport: 
     run(test)
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("taken", [0, 1, 100, 250, 300])
+def test_what_the_server_did_not_take_is_sent_again_in_order(make_server: Any, transport: str, taken: int) -> None:
+    """P-11, O-12: the welcome says how many messages were taken; the others follow, and none of these."""
+
+    async def test() -> None:
+        async with make_server() as server:
+            keeper = Keeper(server)
+            async with connect(getattr(server, transport)) as client:
+                for n in range(300):
+                    await client.send({"type": "x", "n": n})
+                peer = await server.peer()
+                await peer.until(lambda: peer.kinds().count(b"S") == 300)
+                settled = peer.kinds().count(b"P") * 64
+                keeper.taken = keeper.taken[: max(taken, settled)]
+                await peer.end()
+                assert await client.ask({"type": "echo"}) == {"type": "echo"}
+                numbers = [json.loads(frame[1:])["n"] for frame in keeper.taken if frame[:1] == b"S"]
+                assert numbers == list(range(300))
+                assert settled == 256
+
+    run(test)
+
+
 def test_sends_and_asks_wait_for_the_next_connection(make_server: Any) -> None:
     """O-12: while there is no connection a send waits, in order, and an ask as long as its timeout."""
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -102,7 +103,10 @@ class Served:
 
     def acceptors(self) -> list[psutil.Process]:
         """The acceptor processes that are up, by their titles."""
-        children = {child: " ".join(child.cmdline()) for child in self.process.children()}
+        children = {}
+        for child in self.process.children():
+            with suppress(psutil.NoSuchProcess):  # it has just died
+                children[child] = " ".join(child.cmdline())
         return sorted(
             (child for child, title in children.items() if title.startswith("shardpool: acceptor")),
             key=lambda child: children[child],

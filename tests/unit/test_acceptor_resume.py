@@ -126,6 +126,39 @@ def test_what_was_sent_and_not_acknowledged_comes_again(rig: Rig) -> None:
     rig.until(lambda: ended(rig) == [4453])
 
 
+def test_the_welcome_says_how_many_messages_were_taken(rig: Rig) -> None:
+    """P-11: over lost connections and a death; what was read and found no room is not among them, a refused one is."""
+    peer, welcome = login(rig)
+    peer.send(ask(1, b"one"), b"Stwo", b"Pbehind", ask(3, b"three"))
+    assert sorted(peer.frame()[:1] for _ in range(3)) == [b"O", b"R", b"R"]
+    lose(rig, peer)
+    peer, welcome = come_back(rig, welcome, 2)
+    assert welcome["taken"] == 3
+    rig.shard.release(rig.sessions[0][2])
+    rig.steps(0.02)
+    peer.send(ask(4, b"refused"))
+    assert peer.frame()[:1] == b"E"
+    assert rig.succeed() == (1, 0)
+    peer, welcome = come_back(rig, welcome, 3)
+    assert welcome["taken"] == 4
+
+
+def test_messages_that_found_no_room_are_not_taken() -> None:
+    """P-9, P-11: what waits at the acceptor for a full queue goes with its connection, and is to be sent again."""
+    with Rig(resume_window=WINDOW, geometry={"lane_records": 8}) as rig:
+        peer, welcome = login(rig)
+        rig.shard_runs = False
+        peer.send(*(b"S%02d" % n for n in range(30)))
+        rig.steps(0.1)
+        peer, welcome = come_back(rig, welcome, 0)  # the old connection is still held back
+        rig.shard_runs = True
+        seen = rig.sessions[0][3].seen
+        assert 0 < welcome["taken"] < 30
+        peer.send(*(b"S%02d" % n for n in range(welcome["taken"], 30)))
+        rig.until(lambda: len(seen) == 30)
+        assert seen == [b"%02d" % n for n in range(30)]
+
+
 def test_the_window_ends_the_session_once() -> None:
     """P-6, P-11: after resume_window DETACH comes, exactly once, and the token is worth nothing."""
     with Rig(resume_window=0.2) as rig:
