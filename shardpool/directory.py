@@ -85,7 +85,8 @@ class Directory:
 
     def remove(self, type_name: str, id: str, address: int) -> bool:
         """Take an entry out, if it still has this address."""
-        return self._core.remove(self._key(type_name, id), address)
+        key = self._key(type_name, id)
+        return len(key) <= KEY_BYTES and self._core.remove(key, address)
 
     def list(self, type_name: str, after: str, limit: int) -> list[Entry]:
         """Entries of a type in order of their ids, those after an id."""

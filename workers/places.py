@@ -19,6 +19,8 @@ from shardpool.workers.peers import Operation, Peers
 LIST_MAX = 1000
 IDENTITY = "@identity"  # the type of entries of identities, whose address is their session's
 
+_SHARED = "\0"
+
 _address = value_decoder(int)
 _alive = value_decoder(bool)
 
@@ -81,9 +83,23 @@ class Places:
         """(type, id, address) of every entry; for a successor, once."""
         return self._directory.everything()
 
+    def check_name(self, type_name: str, id: str) -> None:
+        """As check_id, for what has no registered type."""
+        self._directory.check_id(type_name, id)
+
     def check_id(self, kind: ObjectType, id: Any) -> None:
         """Raise TypeMismatch for what cannot be an id."""
         self._directory.check_id(kind.name, id)
 
     def _is_here(self, address: int) -> bool:
         return self._context.shard.target(address) is not None
+
+
+def shared_identity(identity: str, session: str) -> str:
+    """The id under which one of several sessions of an identity is entered."""
+    return f"{identity}{_SHARED}{session}"
+
+
+def identity_of(id: str) -> str:
+    """The identity in the id of an entry."""
+    return id.partition(_SHARED)[0]

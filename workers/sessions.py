@@ -9,6 +9,7 @@ DETACH to the session          on_disconnect, then DISCONNECT to the actor; both
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +31,7 @@ from shardpool.workers.kinds import Kind, Outcome, SlotKind, shard_of
 from shardpool.workers.lives import NIL, Lives
 from shardpool.workers.outbox import Outbox
 from shardpool.workers.peers import Operation, Peers
-from shardpool.workers.places import IDENTITY, Places
+from shardpool.workers.places import IDENTITY, Places, shared_identity
 from shardpool.workers.tables import Tables
 from shardpool.workers.travel import Rebind
 
@@ -209,6 +210,12 @@ class Sessions:
         sole = accept.identity is not None and policy is not SecondLogin.ALLOW
         if accept.identity is not None and sole:
             await self._claim_identity(state, accept.identity, policy, deadline)
+        elif accept.identity is not None:
+            # One of several with this identity; entered for a successor, as far as the directory has room.
+            with contextlib.suppress(ShardpoolError):
+                key = shared_identity(accept.identity, state.ref.id)
+                self._places.check_name(IDENTITY, key)
+                self._places.claim(IDENTITY, key, state.session._seat.address)
         id = accept.id or (accept.identity if sole and accept.identity else state.ref.id)
         actor = self._lives.make(kind, id, state.ref)
         assert isinstance(actor, Actor)
@@ -318,7 +325,8 @@ class Sessions:
         state = self._states.pop(address)
         self._context.shard.sessions = len(self._states)
         if state.ref.identity is not None:
-            self._places.remove(IDENTITY, state.ref.identity, address)
+            for key in (state.ref.identity, shared_identity(state.ref.identity, state.ref.id)):
+                self._places.remove(IDENTITY, key, address)
         self._context.shard.release(address)
 
     def refuse_client(self, client: int, error: ShardpoolError) -> None:

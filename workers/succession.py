@@ -31,7 +31,7 @@ from shardpool.workers.kinds import Kind, Life, SlotKind, shard_of
 from shardpool.workers.letters import Letters
 from shardpool.workers.lives import Lives
 from shardpool.workers.moves import Moves
-from shardpool.workers.places import IDENTITY, Places
+from shardpool.workers.places import IDENTITY, Places, identity_of, shared_identity
 from shardpool.workers.quarantine import Quarantine
 from shardpool.workers.sessions import Sessions
 from shardpool.workers.tables import Tables
@@ -145,7 +145,7 @@ class Succession:
     def _read_directory(self) -> None:
         for type_name, id, address in self._places.everything():
             if type_name == IDENTITY:
-                self._identities[address] = id
+                self._identities[address] = identity_of(id)
             elif shard_of(address) == self._context.number:
                 self._names[address] = (type_name, id)
 
@@ -211,7 +211,8 @@ class Succession:
         elif left.life != Life.ENDING:
             self._refuse(left.client)
         if identity is not None:
-            self._places.remove(IDENTITY, identity, left.address)
+            for key in (identity, shared_identity(identity, f"{left.session:016x}")):
+                self._places.remove(IDENTITY, key, left.address)
         self._tally.ended += 1
         self._context.shard.release(left.address)
 

@@ -41,8 +41,8 @@ class World:
         self.joining: asyncio.Event | None = None
 
 
-def make_app(world: World) -> App:
-    app = App("test")
+def make_app(world: World, second_login: str = "replace") -> App:
+    app = App("test", second_login=second_login)
 
     @app.actor
     class Player(Actor):
@@ -390,6 +390,25 @@ def test_join_that_a_death_cut_short_ends_with_an_outcome(dies: int) -> None:
         await pool.until(lambda: pool.entries() == [])
 
     run(body, app, 2)
+
+
+def test_identity_that_several_sessions_share_is_kept_by_each() -> None:
+    """P-15, T-39: second_login="allow"; no entry is left of them at the end."""
+    world = World()
+    app = make_app(world, "allow")
+
+    async def body(pool: Pool) -> None:
+        clients = [await pool.connect("ann", home=0) for _ in range(3)]
+        long = await pool.connect("x" * 120, home=0)  # longer than the directory takes
+        pool.restart(0, app)
+        assert (await long.ask({"type": "who"}))[1] is None
+        long.disconnect()
+        for client in clients:
+            assert (await client.ask({"type": "who"}))[1] == "ann"
+            client.disconnect()
+        await pool.until(lambda: pool.entries() == [] and pool.objects(0) == 1)
+
+    run(body, app, 1)
 
 
 def test_trusted_program_whose_request_was_open_gets_unavailable() -> None:
