@@ -63,6 +63,14 @@ class Boot(Struct, frozen=True):
     requests: int | None = None  # socket of a warm start process, on which it is asked for workers (shardpool/birth.py)
 
     @property
+    def descriptors(self) -> list[int]:
+        """All that are named in it."""
+        passages = (fd for passage in self.passages for fd in (passage.into, passage.out))
+        listeners = (listener.fd for listener in self.listeners)
+        requests = () if self.requests is None else (self.requests,)
+        return [*self.segments, *self.doorbells, *listeners, *passages, *requests]
+
+    @property
     def identity(self) -> str:
         """Name of this worker on the control socket."""
         return f"{self.role}-{self.index}"
@@ -119,7 +127,7 @@ def become_worker(boot: Boot) -> None:
     """
     die_with_parent(boot.supervisor_pid)
     # They came over an exec; they go no further: a program that user code starts would keep the memory and the port.
-    for fd in (*boot.segments, *boot.doorbells, *(listener.fd for listener in boot.listeners)):
+    for fd in boot.descriptors:
         os.set_inheritable(fd, False)
     setproctitle.setproctitle(boot.title)
     # Ctrl-C and systemd's SIGTERM may reach the whole group. Draining is the supervisor's decision and comes as

@@ -51,15 +51,11 @@ def spawn(command: Sequence[str], boot: Boot, environ: Mapping[str, str]) -> Pro
     """
     boot_fd = write_boot(boot)
     try:
-        inherited = {boot_fd, *boot.segments, *boot.doorbells, *(listener.fd for listener in boot.listeners)}
-        inherited.update(fd for passage in boot.passages for fd in (passage.into, passage.out))
-        if boot.requests is not None:
-            inherited.add(boot.requests)
         pid = _core.spawn(
             os.fsencode(command[0]),
             [os.fsencode(each) for each in (*command, "--boot", str(boot_fd))],
             [os.fsencode(f"{name}={value}") for name, value in environ.items()],
-            sorted(inherited),
+            [boot_fd, *boot.descriptors],
             list(HELD_BACK),
         )
     finally:
