@@ -286,6 +286,7 @@ class Joins:
             arriving.failed(error)
         if not verdict.accepted:
             await self._turns.regain(seat.address)
+            self._faults.spare(seat.address)  # what it brought along is run where it came from
             self._lives.discard(actor)
             arriving.refused(verdict.reply)
             return

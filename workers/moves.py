@@ -35,6 +35,7 @@ from shardpool.workers.kinds import Kind, Life, shard_of
 from shardpool.workers.lives import Lives
 from shardpool.workers.peers import Operation, Peers
 from shardpool.workers.places import Places
+from shardpool.workers.routes import led_away
 from shardpool.workers.state import capture, restore
 from shardpool.workers.timers import Timers
 from shardpool.workers.travel import Answer, Arrival, Intent, Rebind, Record, SessionState, named, read_name
@@ -200,6 +201,7 @@ class Moves:
         except ShardpoolError as error:
             # Without the target's word the directory has it: it was asked of a process that can do no more about it.
             if self._places.find(seat.type_name, seat.id) != seat.address:
+                await self._led_away(seat)
                 self._gone(departure.actor, departure.number)
             else:
                 self._stay(departure, JoinOutcome(intent.id, False, error=error))
@@ -240,7 +242,13 @@ class Moves:
             self.claim_route(seat)
             self._context.shard.unseal(address)
         else:
+            await self._led_away(seat)
             self._gone(actor, 0)
+
+    async def _led_away(self, seat: Seat) -> None:
+        """The target died before it could say that the session leads there."""
+        if seat.session is not None:
+            await led_away(self._context, seat.session.seat_address, seat.address)
 
     def claim_route(self, seat: Seat) -> None:
         """Have an actor's session lead to it, if it does not."""

@@ -10,6 +10,7 @@ What was being made, moved or ended when the process died gets one clear end: se
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,7 @@ from shardpool.workers.lives import Lives
 from shardpool.workers.moves import Moves
 from shardpool.workers.places import IDENTITY, Places, identity_of, shared_identity
 from shardpool.workers.quarantine import Quarantine
+from shardpool.workers.routes import led_away
 from shardpool.workers.sessions import Sessions
 from shardpool.workers.tables import Tables
 
@@ -103,6 +105,8 @@ class Succession:
         self._identities: dict[int, str] = {}  # by address of the session
         self._spots: dict[int, Spot] = {}
         self._tally = Tally()
+        self._moved: set[int] = set()  # addresses of actors that live elsewhere, while their sessions lead there yet
+        self._tasks: set[asyncio.Task[None]] = set()
         context.steps[Kind.RECOVER] = self._recover
 
     def take_over(self) -> None:
@@ -202,7 +206,8 @@ class Succession:
                 self._open(left, self._context.blueprint.session, made)
                 # The predecessor may have died before it could say so; and a client that is behind is told of.
                 self._sessions.bound(left.client, left.route, left.address)
-                if shard_of(left.route) == self._context.number and self._context.shard.target(left.route) is None:
+                here = shard_of(left.route) == self._context.number and left.route not in self._moved
+                if here and self._context.shard.target(left.route) is None:
                     self._close(left.client)
                 return
         if left.route:
@@ -265,6 +270,19 @@ class Succession:
             self._places.remove(*name, left.address)
         elif left.life in (Life.LEAVING, Life.ARRIVING):
             self._faults.spare(left.address)
+            if left.life == Life.LEAVING and left.route:
+                self._moved.add(left.address)
+                task = self._context.loop.create_task(self._let_go(left))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+                return
+        self._context.shard.release(left.address)
+
+    async def _let_go(self, left: Left) -> None:
+        """The actor has moved: its slot stays sealed, so that its session's records wait, until they lead there."""
+        if not await led_away(self._context, left.route, left.address):
+            self._close(left.client)
+        self._moved.discard(left.address)
         self._context.shard.release(left.address)
 
     def _refuse(self, client: int) -> None:

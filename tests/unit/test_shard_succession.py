@@ -13,7 +13,7 @@ from msgspec import Struct
 from shardpool import Accept, Actor, App, Session, Spot, every, on
 from shardpool._core import FLAG_ASK
 from shardpool.codecs import encode_msgpack
-from shardpool.workers.kinds import Kind
+from shardpool.workers.kinds import Kind, Outcome
 
 sys.path.insert(0, str(Path(__file__).parent))
 from shard_harness import AskFailed, Client, Pool, run, system_object
@@ -429,6 +429,89 @@ def test_trusted_program_whose_request_was_open_gets_unavailable() -> None:
         await pool.until(lambda: pool.objects(0) == 3)
 
     run(body, app, 1)
+
+
+def test_session_whose_actor_has_moved_goes_on_although_its_home_died_before_it_heard_of_that() -> None:
+    """P-15, T-16: messages wait until the session leads to the actor's new place; the client stays connected."""
+    world = World()
+    app = make_app(world)
+
+    async def body(pool: Pool) -> None:
+        client = await pool.connect("ann", home=0)
+        moves = pool.live[1].runtime.moves
+        redirect, moved, told = moves._redirect, asyncio.Event(), asyncio.Event()
+
+        async def hold(*arguments: Any) -> None:
+            moved.set()
+            await told.wait()
+            await redirect(*arguments)
+
+        moves._redirect = hold  # type: ignore[method-assign]
+        client.send({"type": "enter", "room": "room1"})
+        await pool.until(moved.is_set)
+        pool.restart(0, app)
+        assert client.send({"type": "note", "number": 1}) == Outcome.SEALED
+        told.set()
+        await pool.until(lambda: client.send({"type": "note", "number": 1}) == 0)
+        assert await client.ask({"type": "who"}) == ["ann", "ann", 1, "room1", ["ann"]]
+        assert world.notes == {"ann": [1]}
+        assert client.closed is None
+        assert client.errors == []
+        client.disconnect()
+        await pool.until(lambda: pool.entries() == [] and pool.objects(0) == 1)
+
+    run(body, app, 2)
+
+
+def test_messages_wait_while_a_target_that_died_has_yet_to_say_that_it_took_the_actor() -> None:
+    """P-15, T-16: the source gives its slot up only once the session leads to the new one."""
+    world = World()
+    app = make_app(world)
+
+    async def body(pool: Pool) -> None:
+        client = await pool.connect("ann", home=0)
+        source = pool.live[0].runtime
+        moved = asyncio.Event()
+
+        async def hold(*arguments: Any) -> None:
+            moved.set()
+            await asyncio.Event().wait()
+
+        pool.live[1].runtime.moves._redirect = hold  # type: ignore[method-assign]
+        client.send({"type": "enter", "room": "room1"})
+        await pool.until(moved.is_set)
+        pool.die(1)
+        await pool.until(lambda: len(source.asks) == 0)
+        await asyncio.sleep(0)  # the move is told
+        assert client.send({"type": "note", "number": 1}) == Outcome.SEALED
+        pool.succeed(1, app)
+        await pool.until(lambda: client.send({"type": "note", "number": 1}) == 0)
+        assert (await client.ask({"type": "who"}))[:3] == ["ann", "ann", 1]
+        assert client.closed is None
+        await pool.until(lambda: pool.objects(0) == 2)  # its system object, the session
+
+    run(body, app, 2)
+
+
+def test_records_of_an_actor_whose_move_its_home_gave_up_are_answered_once() -> None:
+    """M-16, T-16: by the successor of the shard it stays on; where it was to go nobody is told that it ended."""
+    world = World()
+    app = make_app(world)
+
+    async def body(pool: Pool) -> None:
+        world.joining = asyncio.Event()
+        client = await pool.connect("ann", home=0)
+        client.send({"type": "enter", "room": "room1"})
+        client.send({"type": "note", "number": 7}, flags=FLAG_ASK)
+        await pool.until(lambda: len(pool.live[1].runtime.turns) > 0)
+        pool.restart(0, app)
+        world.joining.set()
+        await pool.until(lambda: 1 in client.replies)
+        await pool.until(lambda: client.pushed == [["room1", False]] and len(pool.live[1].runtime.turns) == 0)
+        assert client.errors == []
+        assert world.notes == {"ann": [7]}
+
+    run(body, app, 2)
 
 
 def test_join_on_the_same_shard_is_cut_short_alike() -> None:
