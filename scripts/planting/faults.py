@@ -42,6 +42,7 @@ def torture(name: str, arguments: str, *edits: Edit) -> Fault:
 # The seed is fixed: a fault that one run finds is found by that run again, as far as the moment of a kill goes.
 QUIET = "--victims none --messages 3000 --seconds 5 --deadline 4 --seed 1"
 SHARDS = "--victims shards --messages 20000 --seconds 20 --period 250 --clients 60 --deadline 8 --seed 1"
+TURNS = "tests/model/test_turns_state_machine.py"
 
 FAULTS = (
     suite(
@@ -105,6 +106,30 @@ FAULTS = (
         "any page may open a WebSocket",
         "tests/clients/test_websocket_conformance.py tests/unit/test_http.py tests/unit/test_websocket.py",
         Edit("workers/websocket.py", '        if origin is None or "*" in self.origins:\n', "        if True:\n"),
+    ),
+    suite(
+        "a handler that fails has its Joins run",
+        TURNS,
+        Edit(
+            "workers/joins.py",
+            "            self._keep(address, [intent for intent in mine if intent.turn != turn])\n",
+            "            self._keep(address, mine)\n",
+        ),
+    ),
+    suite(
+        "a moved actor's queue arrives in reverse",
+        TURNS,
+        Edit("workers/moves.py", "for record in records if _travels(", "for record in reversed(records) if _travels("),
+    ),
+    suite(
+        "an actor that joins a Spot keeps its own gate",
+        TURNS,
+        Edit("workers/joins.py", "        shard.share_gate(seat.address, spot._seat.address)\n", ""),
+    ),
+    suite(
+        "an actor moves without its state",
+        TURNS,
+        Edit("workers/moves.py", "                restore(actor, arrival.state)\n", "                pass\n"),
     ),
     torture(
         "nobody rings the doorbell",

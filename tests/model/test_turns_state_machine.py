@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -454,13 +454,20 @@ class TurnsAndDeaths(Turns):
             assert answer.done, message
 
 
+def _run(machine: type[Turns], examples: int) -> None:
+    # Not shrunk: that takes minutes, more than a test may; the history that is printed has 40 steps at most.
+    phases = (Phase.explicit, Phase.reuse, Phase.generate)
+    limits = settings(max_examples=examples, stateful_step_count=40, deadline=None, phases=phases)
+    run_state_machine_as_test(machine, settings=limits)
+
+
 def test_random_histories_keep_the_contract() -> None:
     """T-2, T-3, T-6, T-14, T-16: no two turns on one gate, one handler of an actor at a time, every sender's messages
     once and in order, Joins only of handlers that ended well, and one live actor with its state wherever they lead."""
-    run_state_machine_as_test(Turns, settings=settings(max_examples=60, stateful_step_count=40, deadline=None))
+    _run(Turns, 60)
 
 
 def test_random_histories_with_deaths_keep_the_contract() -> None:
     """T-2, T-3, T-16, P-4: whenever shards die, turns do not overlap, what clients sent is handled once and in order or
     was cut off, every ask has an end, and each client has one live actor, which is a member where it says it is."""
-    run_state_machine_as_test(TurnsAndDeaths, settings=settings(max_examples=30, stateful_step_count=40, deadline=None))
+    _run(TurnsAndDeaths, 30)
