@@ -97,9 +97,9 @@ FAULTS = (
         "a late reply goes to whoever asks now",
         "tests/faults/test_catalogue.py::test_a_late_reply_is_nobody_elses",
         Edit(
-            "client/client.py",
-            "        future = self._asks.get(number)\n",
-            "        future = self._asks.get(number) or next(iter(self._asks.values()), None)\n",
+            "client/asks.py",
+            "        future = self._open.get(number)\n",
+            "        future = self._open.get(number) or next(iter(self._open.values()), None)\n",
         ),
     ),
     suite(
@@ -130,6 +130,40 @@ FAULTS = (
         "an actor moves without its state",
         TURNS,
         Edit("workers/moves.py", "                restore(actor, arrival.state)\n", "                pass\n"),
+    ),
+    suite(
+        "a resume token is good for ever",
+        "tests/unit/test_acceptor_resume.py",
+        Edit("_core/resume.h", "    sp_retained_rotate(entry, token, resume->fresh);\n", ""),
+    ),
+    suite(
+        "kept frames are not sent again",
+        "tests/unit/test_acceptor_resume.py",
+        Edit("_core/resume.h", "|| !sp_resume_replay(e, place)) {", ") {"),
+    ),
+    suite(
+        "a message that was cut off runs again in spite of at-most-once",
+        "tests/unit/test_shard_delivery.py",
+        Edit(
+            "workers/begun.py",
+            "        self._answer(record)\n        return Fate.DROP\n",
+            "        return Fate.AGAIN\n",
+        ),
+    ),
+    suite(
+        "at-least-once is at-most-once",
+        "tests/unit/test_shard_delivery.py",
+        Edit("workers/begun.py", "if begun < owner.policy.attempts and", "if begun < 0 and"),
+    ),
+    suite(
+        "who asked and was cut off is told nothing",
+        "tests/unit/test_shard_succession.py",
+        Edit("workers/begun.py", "        self._answer(record)\n", ""),
+    ),
+    suite(
+        "a dead letter is counted and not written",
+        "tests/unit/test_shard_delivery.py",
+        Edit("workers/letters.py", "            self._file.append(letters)\n", "            len(letters)\n"),
     ),
     torture(
         "nobody rings the doorbell",

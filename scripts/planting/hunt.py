@@ -17,7 +17,7 @@ from typing import Any
 from torturing.points.control import build_with_points
 
 from planting.faults import Fault, Finder
-from planting.variants import ROOT, build, environ
+from planting.variants import ROOT, OutOfDate, build, environ
 
 MODEL = ROOT / "tests" / "model"
 sys.path[:0] = [str(ROOT / "tests"), str(MODEL)]
@@ -66,6 +66,8 @@ def hunt(fault: Fault | ModelFault, limit: float) -> Found:
         if isinstance(fault, ModelFault):
             return _explore(fault, directory, limit)
         return _run(fault, directory, limit)
+    except OutOfDate as error:
+        return Found(fault.name, "", False, 0.0, f"out of date: {error}".replace("\n", " "))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 

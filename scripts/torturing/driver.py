@@ -1,6 +1,7 @@
 """One driver process: its share of the clients, what they send and when, and what they are told.
 
-Called with a Plan as JSON in argv; prints a Result as JSON when all its messages were sent and answered, or given up.
+Called with a Plan as JSON in argv; leaves a Result beside the answers when all its messages were sent and answered,
+or given up.
 """
 
 from __future__ import annotations
@@ -226,7 +227,8 @@ def main() -> int:
     gc.freeze()
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of every write into a connection that was cut
     result = asyncio.run(Driver(plan).run())
-    sys.stdout.buffer.write(msgspec.json.encode(result) + b"\n")
+    # Not into a pipe: it may be longer than one holds, and nobody reads before the end.
+    Path(f"{plan.answers}.result").write_bytes(msgspec.json.encode(result))
     return 0
 
 

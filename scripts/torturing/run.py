@@ -139,13 +139,12 @@ class _Run:
             over.set()
             watch.join()
         results = []
-        for driver in drivers:
-            assert driver.stdout is not None
-            said = driver.stdout.read()
+        for number, driver in enumerate(drivers):
             if driver.returncode != 0:
                 faults.append(f"a driver ended with code {driver.returncode}")
             else:
-                results.append(msgspec.json.decode(said, type=Result))
+                path = self.directory / f"answers-{number}.result"
+                results.append(msgspec.json.decode(path.read_bytes(), type=Result))
         return results
 
     def _limit(self) -> float:
@@ -171,7 +170,7 @@ class _Run:
                 lenient=options.lenient,
             )
             command = [sys.executable, "-m", "torturing.driver", msgspec.json.encode(plan).decode()]
-            started.append(subprocess.Popen(command, cwd=SCRIPTS, stdout=subprocess.PIPE))
+            started.append(subprocess.Popen(command, cwd=SCRIPTS))
             first += clients
         return started
 
@@ -228,7 +227,7 @@ class _Run:
 
     def _gaps(self, kills: Sequence[Kill]) -> list[float]:
         answers: list[Answers] = []
-        for path in self.directory.glob("answers-*"):
+        for path in self.directory.glob("answers-?"):
             answers += msgspec.msgpack.decode(path.read_bytes(), type=list[Answers])
         found: list[float] = []
         for shard in range(self.options.shards):
