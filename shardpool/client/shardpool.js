@@ -102,6 +102,8 @@ export class Client {
     this._options = options;
     this._resume = options.resume;
     this._held = [];
+    this._outgoing = []; // frames that the server may not have taken; the first is message _settled + 1
+    this._settled = this._pinged = this._pingedBytes = 0;
     this._pauseTimer = null;
     this._askTimeout = options.askTimeout ?? 30000;
     this._limit = FRAME_LIMIT;
@@ -320,7 +322,8 @@ export class Client {
         this._link.write(frame("O", null, bytes.subarray(1)));
         break;
       case "O": {
-        // A heartbeat's pong carries a byte, a measured one none.
+        // A heartbeat's pong carries a byte, a measured one none, one that settles messages their count.
+        if (bytes.length === 9) this._settle(Number(view.getBigUint64(1)));
         const ping = bytes.length === 1 ? this._pings.shift() : undefined;
         ping?.resolve(performance.now() - ping.at);
         break;
@@ -352,10 +355,18 @@ export class Client {
     this.connected = true;
     this._limit = welcome.max_frame;
     if (!welcome.resumed) this._seen = 0;
+    if (!back || !welcome.resumed) {
+      this._outgoing = [];
+      this._settled = welcome.taken ?? 0;
+    }
+    this._settle(welcome.taken ?? 0);
+    this._pinged = this._settled;
+    this._pingedBytes = 0;
+    for (const bytes of this._outgoing) this._link.write(bytes); // once more, before anything new
     this._heartbeat = this._options.heartbeat ?? welcome.heartbeat * 1000;
     if (this._heartbeat > 0) this._beatTimer = setTimeout(() => this._beat(false), this._heartbeat);
     for (const { bytes, resolve } of this._held.splice(0)) {
-      this._link.write(bytes);
+      this._put(bytes);
       resolve();
     }
     this._bind();
@@ -462,8 +473,30 @@ export class Client {
       return new Promise((resolve, reject) => { this._held.push({ bytes, resolve, reject }); });
     }
     if (this._link.unsent > UNSENT_MAX) throw new RangeError(`${UNSENT_MAX} bytes are unsent: the server does not read`);
-    this._link.write(bytes);
+    this._put(bytes);
     return undefined;
+  }
+
+  // Write a message and keep it until a ping behind it was echoed, or a welcome says that it was taken.
+  _put(bytes) {
+    this._link.write(bytes);
+    if (this.welcome.resume_window <= 0) return;
+    this._outgoing.push(bytes);
+    this._pingedBytes += bytes.length;
+    const written = this._settled + this._outgoing.length;
+    if (written - this._pinged < ACK_FRAMES && this._pingedBytes < ACK_BYTES) return;
+    this._pinged = written;
+    this._pingedBytes = 0;
+    const count = new Uint8Array(8);
+    new DataView(count.buffer).setBigUint64(0, BigInt(written));
+    this._link.write(frame("P", null, count));
+  }
+
+  _settle(count) {
+    const settled = Math.min(count - this._settled, this._outgoing.length);
+    if (settled <= 0) return;
+    this._outgoing.splice(0, settled);
+    this._settled += settled;
   }
 }
 

@@ -18,6 +18,15 @@ const rejected = async (promise, type, words) => {
 };
 
 const cases = {
+  async sends_again() {
+    const client = await connect(address);
+    for (let n = 0; n < 300; n++) await client.send({ type: "x", n });
+    await client.send("lose");
+    assert.equal(await client.ask("later"), "done");
+    assert.deepEqual(await client.ask({ type: "echo" }), { type: "echo" });
+    assert.equal(client.statistics.reconnects, 1);
+    client.close();
+  },
   async comes_back() {
     const seen = [], returns = [];
     const client = await connect(address, { onReconnect: (welcome) => { returns.push(welcome.resumed); } });

@@ -18,12 +18,21 @@ pytestmark = pytest.mark.skipif(node is None, reason="no node here")
 class Loser(Keeper):
     """Loses the connection on a message "lose": two pushes were sent, a third and the reply to ask 1 are kept."""
 
+    lost = False
+    gone: Any = None
+    keep = 1 << 30  # messages that count as taken when the connection is lost
+
     async def frame(self, peer: Any, frame: bytes) -> None:
-        if frame[:1] == b"S" and json.loads(frame[1:])["type"] == "lose":
+        if peer is self.gone:
+            return  # it was read, and is not taken
+        if frame[:1] == b"S" and json.loads(frame[1:])["type"] == "lose" and not self.lost:
+            self.lost, self.gone = True, peer
+            self.taken.append(frame)
             for n in (0, 1):
                 await self.push(n)
             await self.number(peer, b"M", b"2", away=True)
             await self.number(peer, b"R", struct.pack(">I", 1) + b'"done"', away=True)
+            self.taken = self.taken[: self.keep]
             await peer.end()
         else:
             await super().frame(peer, frame)
@@ -90,3 +99,16 @@ def test_the_window_ends_the_attempts(make_server: Any) -> None:
         keeper.server.welcome["resume_window"] = 0.5
 
     assert len(check(make_server, "window", "tcp", prepare).hellos) >= 2
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("taken", [260, 299, 300])
+def test_what_the_server_did_not_take_is_sent_again_in_order(make_server: Any, transport: str, taken: int) -> None:
+    """P-11, O-12: the welcome says how many messages were taken; the others follow, and none of these."""
+
+    def prepare(keeper: Loser) -> None:
+        keeper.keep = taken
+
+    keeper = check(make_server, "sends_again", transport, prepare)
+    messages = [json.loads(frame[1:]) for frame in keeper.taken if frame[:1] == b"S"]
+    assert [message["n"] for message in messages if message["type"] == "x"] == list(range(300))
