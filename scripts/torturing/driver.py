@@ -107,6 +107,8 @@ class Player:
         self.times = array("d")
         self.cuts = 0
         self.open: set[asyncio.Task[None]] = set()
+        self.sends: list[int] = []
+        self.failed_sends = 0
 
     async def play(self) -> None:
         # Spread over the first second: a thousand hellos at once would measure something else.
@@ -119,6 +121,7 @@ class Player:
                 await asyncio.sleep(0.05)
                 continue
             await self._use(client)
+        self._assign_failed_sends()
 
     async def _use(self, client: Client) -> None:
         """Until all is sent, or the session is lost."""
@@ -130,7 +133,7 @@ class Player:
         session = str(client.welcome.session)
         client.on("mark", self._pushed)
         client.on_reconnect(self._came_back)
-        client.on_send_failed(lambda error: self.driver.count(self.driver.errors, error))
+        client.on_send_failed(self._send_failed)
         try:
             while self.next < self.driver.plan.per_client and client.closed is None:
                 await self._send_due(client)
@@ -140,6 +143,17 @@ class Player:
                 self._was_cut(client)
             self.driver.answers.append(Answers(session, self.times.tobytes()))
             await client.close()
+
+    def _send_failed(self, error: Exception) -> None:
+        """An error that names no message: it was one of those that were sent and did not run."""
+        self.failed_sends += 1
+        self.driver.count(self.driver.errors, error)
+
+    def _assign_failed_sends(self) -> None:
+        """As many sends as the client was told of are reported, and no more."""
+        not_run = [message for message in self.sends if self.ledger.run[message] == 0]
+        for message in not_run[: self.failed_sends]:
+            self.ledger.tell(message, Told.REPORTED)
 
     def _came_back(self, welcome: Welcome) -> None:
         """The library resumed the session."""
@@ -184,6 +198,7 @@ class Player:
         began, cuts = time.monotonic(), self.cuts
         try:
             if body["type"] == "tell":
+                self.sends.append(message)
                 await client.send(body)
                 return
             answer = await client.ask(body, timeout=self.driver.plan.deadline)
