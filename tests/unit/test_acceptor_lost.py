@@ -1,4 +1,4 @@
-"""Clients that stop reading, or are gone at the worst moment: what is held for them is bounded, nobody waits for them."""
+"""Clients that stop reading, or are gone at the worst moment: what is held for them is bounded, nobody waits."""
 
 from __future__ import annotations
 
