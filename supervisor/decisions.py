@@ -176,8 +176,9 @@ def _died(state: State, child: Child, death: Death, actions: list[Action], now: 
         if not death.clean:
             actions.append(Say(f"{child.spec.label} (pid {child.pid}) {death.text} while it handed over", error=True))
         state = _with(
-            state, child.spec.process, status=Status.DOWN, pid=0, due=now, restarts=child.restarts + 1, failure=""
-        )
+            state, child.spec.process, status=Status.DOWN, pid=0, due=now, restarts=child.restarts + 1, failure="",
+            last_death="left in a rolling restart" if death.clean else death.text,
+        )  # fmt: skip
         return rolling.left(state, now)
     if state.phase in _UP:
         state = rolling.failed(state, child.spec.process, f"it {death.text}", actions)

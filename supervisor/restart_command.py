@@ -31,7 +31,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 def restart(args: Namespace, environ: Mapping[str, str]) -> ExitCode:
     """Have a pool replace its shards, and wait until it has."""
     if not args.rolling:
-        raise Refusal("restart: how?", "give --rolling; stop and serve replace everything at once", ExitCode.USAGE)
+        raise Refusal(
+            "restart replaces shards one after another only",
+            "give --rolling; stop and serve replace everything",
+            ExitCode.USAGE,
+        )
     run_dir, pid = runtime_dir.find(args.name, args.run_dir, environ)
     reply = ask_supervisor(run_dir, pid, RestartRequest(), _ANSWER_TIMEOUT)
     assert isinstance(reply, RestartReply)
