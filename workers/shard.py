@@ -251,6 +251,7 @@ class ShardProcess:
                 log.error("on_stop raised", exc_info=error)
 
     def _end(self, code: int) -> None:
+        self._holding = True  # turns that are cancelled when the loop ends are not followed by others
         if not self._exit.done():
             self._exit.set_result(code)
 

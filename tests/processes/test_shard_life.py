@@ -144,6 +144,21 @@ def test_stop_without_drain_is_quick(start: Start, tmp_path: Path) -> None:
     assert "session going_away" in story(tmp_path)
 
 
+def test_nothing_runs_once_the_shard_has_ended(start: Start, tmp_path: Path) -> None:
+    """P-17, T-39: on_stop is the last of all, also where a drain was cut short by a turn that never ends."""
+    module = APP.replace("asyncio.sleep(0.3)", "asyncio.sleep(3600)").replace('return "echo"', 'note("echo")')
+    shard = start(module, stop_timeout=0.5)
+    shard.expect(Ready)
+    actor, _ = bind(shard)
+    shard.frame(actor, {"type": "slow"})
+    shard.frame(actor, {"type": "echo"})
+    shard.tell(Drain(10.0))
+    shard.tell(Stop())
+    assert shard.process.wait(10) == 0
+    assert "echo" not in story(tmp_path)
+    assert "Traceback" not in shard.err.read_text()
+
+
 def test_signals_are_the_supervisors_business(start: Start) -> None:
     """P-17: Ctrl-C and a group's SIGTERM reach it and change nothing."""
     shard = start()
