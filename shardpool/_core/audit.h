@@ -79,9 +79,8 @@ static inline bool sp_audit_link(const struct sp_node *node, struct sp_peer *sha
     struct sp_ring *ring = sp_link_ring(shard, g, producer, stream);
     sp_reader_attach(&reader, ring, stream == SP_STREAM_DATA ? g->link_bytes : g->infra_bytes);
     uint64_t linked = sp_load_acquire(&ring->linked);
+    sp_reader_skip_linked(&reader);
     uint64_t end = sp_load_acquire(&ring->producer);
-    if (linked - reader.position <= end - reader.position) /* else `consumer` is behind a pad that `linked` is not (R1) */
-        reader.position = linked;
     while (reader.position != end && sp_reader_next(&reader, &record) == SP_READ_RECORD) {
         uint32_t index = sp_address_index(record->target);
         if (record->kind < SP_KIND_TOKEN && index < g->slots

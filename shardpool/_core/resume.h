@@ -160,9 +160,7 @@ static inline void sp_adopt_inbox(struct sp_engine *e)
     for (uint32_t process = 0; process < e->node->geometry.processes; process++)
         for (int stream = 0; stream < 2; stream++) {
             struct sp_reader *reader = &e->node->readers[process][stream];
-            uint64_t done = sp_load_acquire(&reader->ring->linked) - reader->position;
-            if (done <= sp_load_acquire(&reader->ring->producer) - reader->position)
-                reader->position += done;
+            sp_reader_skip_linked(reader);
             /* the record itself begins behind a pad, if there is one */
             struct sp_record *record;
             if (sp_reader_next(reader, &record) == SP_READ_RECORD)

@@ -135,6 +135,16 @@ static inline void sp_reader_advance(struct sp_reader *r, const struct sp_record
     r->position += sp_record_size(record->length);
 }
 
+/* Goes behind what a consumer that died had dealt with and not given back yet. */
+static inline void sp_reader_skip_linked(struct sp_reader *r)
+{
+    uint64_t published = sp_load_acquire(&r->ring->producer) - r->position;
+    uint64_t linked = sp_load_acquire(&r->ring->linked) - r->position;
+    if (linked <= published) /* else `consumer` is behind a pad that `linked` is not (R1) */
+        r->position += linked;
+    r->producer = r->position; /* what was seen before may lie behind it by now */
+}
+
 /* Gives everything before the reader's position back to the writer; true if the writer waits for room. */
 static inline bool sp_reader_release(struct sp_reader *r)
 {

@@ -254,11 +254,7 @@ static inline void sp_settle_ring(const struct sp_node *node, struct sp_peer *sh
     struct sp_record *record;
     struct sp_ring *ring = sp_link_ring(shard, g, producer, stream);
     sp_reader_attach(&reader, ring, stream == SP_STREAM_DATA ? g->link_bytes : g->infra_bytes);
-    uint64_t published = sp_load_acquire(&ring->producer) - reader.position;
-    uint64_t linked = sp_load_acquire(&ring->linked) - reader.position;
-    if (linked <= published) /* else `consumer` is behind a pad that `linked` is not (R1) */
-        reader.position += linked;
-    reader.producer = reader.position;
+    sp_reader_skip_linked(&reader);
     if (sp_reader_next(&reader, &record) == SP_READ_RECORD
         && sp_settle_is_linked(node, shard, record, producer, stream, reader.position))
         sp_reader_advance(&reader, record);

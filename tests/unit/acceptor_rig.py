@@ -162,27 +162,30 @@ class Rig:
             self.listeners.append(listener)
             self.engine.listen(listener.fileno(), transport)
 
-    def succeed(self, rewind: int = 0) -> tuple[int, int]:
+    def succeed(self, rewind: int = 0, given_back: bool = True) -> tuple[int, int]:
         """The acceptor dies as by kill -9, and a successor takes its place: (sessions adopted, sessions ended).
 
-        Args: rewind: bytes of the shard's data ring that it had dealt with without having said so.
+        Args:
+            rewind: bytes of the shard's data ring that it had dealt with without having said so.
+            given_back: False: it had said so, and had not given their room back.
         """
         for listener in self.listeners:
             listener.close()
         del self.engine, self.clients
         if rewind:
-            self._rewind(rewind)
+            self._rewind(rewind, given_back)
         assert _core.settle(_core.Node(0, self.segments, self.doorbells), 1)
         self.node = _core.Node(1, self.segments, self.doorbells)
         self._build(*self._how)
         return self.engine.take_over(2)
 
-    def _rewind(self, size: int) -> None:
+    def _rewind(self, size: int, given_back: bool) -> None:
         # struct sp_ring of layout.h: the link of process 2 in the acceptor's segment, its data ring
         ring = 4096 + 2 * (2 * 512 + (1 << 20) + (1 << 18))
         with mmap.mmap(self.segments[1], 0) as memory:
             (linked,) = struct.unpack_from("<Q", memory, ring + 256)
-            struct.pack_into("<Q", memory, ring + 256, linked - size)
+            if given_back:
+                struct.pack_into("<Q", memory, ring + 256, linked - size)
             struct.pack_into("<Q", memory, ring + 128, linked - size)
 
     def _lifecycle(self, target: Any, kind: int, a: int, b: int, payload: bytes) -> None:

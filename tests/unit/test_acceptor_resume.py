@@ -465,6 +465,18 @@ def test_a_record_whose_frame_was_kept_is_not_made_twice(rig: Rig) -> None:
         assert [back.frame() for _ in range(len(rest) + 2)] == [push(1, b"both!"), *rest, b"Oend"]
 
 
+def test_a_successor_goes_on_behind_records_whose_room_was_not_given_back(rig: Rig) -> None:
+    """P-16: killed in the middle of a batch, after records were done and before their room was free again."""
+    peer, welcome = login(rig)
+    for text in (b"one", b"two", b"six"):
+        rig.shard.push(rig.sessions[0][4], text)
+    assert [peer.frame() for _ in range(3)] == [push(1, b"one"), push(2, b"two"), push(3, b"six")]
+    assert rig.succeed(rewind=2 * (32 + 8), given_back=False) == (1, 0)
+    rig.shard.push(rig.sessions[0][4], b"next")
+    back, _ = come_back(rig, welcome, 3)
+    assert back.frame() == push(4, b"next")
+
+
 def test_a_refusal_made_between_records_does_not_hide_the_next_one(rig: Rig) -> None:
     """P-16: an E that the acceptor made itself is of no record: the record after it is not taken for done."""
     peer, welcome = login(rig)
