@@ -165,9 +165,9 @@ FAULTS = (
         "tests/unit/test_shard_delivery.py",
         Edit("workers/letters.py", "            self._file.append(letters)\n", "            len(letters)\n"),
     ),
-    torture(
+    suite(
         "nobody rings the doorbell",
-        QUIET,
+        "tests/unit/test_executor.py -k parking",
         Edit("_core/node.h", "    sp_doorbell_write(peer->doorbell); /* D2 */\n", ""),
     ),
     torture(

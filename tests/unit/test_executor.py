@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import gc
+import os
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -530,5 +531,6 @@ def test_parking_sees_what_was_published_and_wakes_once(rig: Rig) -> None:
     rig.publish(address, b"x")
     rig.publish(address, b"x")
     assert rig.acceptor.counters(1)["rung"] == rung + 1
+    assert os.eventfd_read(rig.doorbells[2]) == 1
     shard.wake()
     rig.run()
