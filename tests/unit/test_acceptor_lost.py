@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import struct
+import time
 
-from acceptor_rig import Peer, Rig
+from acceptor_rig import Peer, Rig, descriptors
 
 from shardpool import _core
 
@@ -27,9 +27,10 @@ def test_clients_that_stop_reading_are_cut_and_others_notice_nothing() -> None:
         for _ in range(SLEEPERS):
             rig.session(narrow=True)
         rounds = 0
+        deadline = time.monotonic() + 30.0  # one that is cut may still take a while to be told so
         while rig.engine.connections > READERS:
             rounds += 1
-            assert rounds < 20_000, "clients that read nothing were not cut"
+            assert time.monotonic() < deadline, "clients that read nothing were not cut"
             for session in rig.sessions[READERS:]:
                 rig.shard.push(session[4], b"x" * 4000)
             for reader, session in zip(readers, rig.sessions, strict=False):
@@ -48,7 +49,7 @@ def test_clients_that_stop_reading_are_cut_and_others_notice_nothing() -> None:
 def test_a_reset_while_senders_wait_releases_them() -> None:
     """P-9, P-11: uvicorn#336: the shards were told to pause for a client that is reset: they are told to go on."""
     with Rig(resume_window=30.0, outbound_bytes=65_536) as rig:
-        before = len(os.listdir("/proc/self/fd"))
+        before = descriptors()
         for number in range(60):
             peer = rig.session(narrow=True)
             client = rig.sessions[-1][4]
@@ -59,7 +60,7 @@ def test_a_reset_while_senders_wait_releases_them() -> None:
             rig.until(lambda client=client: (XON, client) in rig.hooks.controls)
             assert rig.engine.detached == number + 1
         assert rig.engine.connections == 0
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert descriptors() == before
         for session in rig.sessions:
             rig.shard.close_client(session[4], 1000, b"")
         rig.until(lambda: rig.engine.detached == 0)

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import ssl
 import struct
 import subprocess
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from acceptor_detour import detoured, elsewhere
-from acceptor_rig import Peer, Rig
+from acceptor_rig import Peer, Rig, descriptors
 
 from shardpool.workers.doors import Transport
 from shardpool.workers.tls import TlsFileError, server_context
@@ -140,7 +139,7 @@ def test_a_relay_ends_with_its_client(pair: tuple[Path, Path]) -> None:
         welcome = json.loads(rig.welcome[1:])
         rig.until(lambda: rig.engine.detached == 1)
         detoured(rig)
-        before = len(os.listdir("/proc/self/fd"))
+        before = descriptors()
         client = SecurePeer(rig, Transport.TLS, trusting(pair))
         resume = {key: elsewhere(welcome)[key] for key in ("session", "token")} | {"received": 0}
         hello = b"H" + json.dumps({"v": 1, "resume": resume}).encode()
@@ -150,7 +149,7 @@ def test_a_relay_ends_with_its_client(pair: tuple[Path, Path]) -> None:
         client.peer.sock.close()
         rig.until(lambda: rig.engine.detached == 1)
         rig.until(lambda: rig.engine.connections == 0)
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert descriptors() == before
 
 
 def test_health_and_websocket_inside_tls(rig: Rig, pair: tuple[Path, Path]) -> None:
