@@ -215,9 +215,9 @@ FAULTS = (
         "a dead shard's linked records are linked again",
         f"{SHARDS} --points",
         Edit(
-            "_core/settle.h",
+            "_core/ring.h",
             "    if (linked <= published) /* else `consumer` is behind a pad that `linked` is not (R1) */\n"
-            "        reader.position += linked;\n",
+            "        r->position += linked;\n",
             "",
         ),
     ),
