@@ -11,6 +11,7 @@ message is in memory.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Protocol, cast
 
@@ -54,7 +55,7 @@ class Nobody:
     def lost(self, code: int, reason: str) -> None: ...
 
 
-class Transport(asyncio.Protocol):
+class Transport(asyncio.Protocol, ABC):
     """What both have in common: writing with back pressure, pausing, closing."""
 
     def __init__(self, receiver: Receiver, limit: int = FRAME_LIMIT) -> None:
@@ -118,12 +119,13 @@ class Transport(asyncio.Protocol):
         """Close behind what was written."""
         self._socket.close()
 
+    @abstractmethod
     def write(self, frame: bytes) -> None:
-        raise NotImplementedError
+        """Hand one frame to the socket."""
 
+    @abstractmethod
     def say_bye(self) -> None:
         """Tell the server that the session is over; its answer is the end of the connection."""
-        raise NotImplementedError
 
 
 class StreamTransport(Transport):

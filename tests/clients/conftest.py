@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -27,7 +28,7 @@ WELCOME = {
 }
 
 
-class Peer:
+class Peer(ABC):
     """One connection of the fake server: frames in, frames out, everything noted."""
 
     def __init__(self, server: FakeServer) -> None:
@@ -37,18 +38,18 @@ class Peer:
         self.news = asyncio.Condition()
         self.over = False
 
-    async def read(self) -> bytes | None:
-        raise NotImplementedError
+    @abstractmethod
+    async def read(self) -> bytes | None: ...
 
-    async def write(self, frame: bytes) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def write(self, frame: bytes) -> None: ...
 
+    @abstractmethod
     async def raw(self, data: bytes) -> None:
         """Bytes that are no frames."""
-        raise NotImplementedError
 
-    async def end(self, code: int = 1006, reason: str = "") -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def end(self, code: int = 1006, reason: str = "") -> None: ...
 
     def number(self) -> int:
         self.seq += 1

@@ -164,8 +164,7 @@ class Storm:
         killed = await self.kill(chance)
         await asyncio.to_thread(self.wait_for, self.serving)
         before = len(self.answered)
-        await asyncio.sleep(1.0)
-        assert len(self.answered) > before + PLAYERS, "the pool no longer answers"
+        await asyncio.to_thread(self.wait_for, lambda: len(self.answered) > before + PLAYERS)
         self.over = True
         await asyncio.wait_for(asyncio.gather(*players), 60)
         return killed
