@@ -231,7 +231,7 @@ class Player:
 
     def _pushed(self, body: dict[str, Any]) -> None:
         message = body["number"]
-        self.ledger.pushed[message] += 1
+        self.ledger.pushed[message] = min(255, self.ledger.pushed[message] + 1)
         if message <= self.pushed_last or body["stream"] != self.stream:
             self.ledger.tell(message, Told.WRONG)
         self.pushed_last = max(message, self.pushed_last)

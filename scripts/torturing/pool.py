@@ -69,6 +69,8 @@ class Pool:
         self._socket.set(zmq.LINGER, 0)
         self._socket.connect(f"ipc://{self.run_dir / 'admin.sock'}")
         wait_for(self.is_serving, 60.0, "the pool is serving")
+        # what is open later is compared with what is open now, warm start processes included
+        wait_for(lambda: self.status()["warm_ready"] == 2, 60.0, "the warm start processes are ready")
         found = {each["transport"]: each["address"] for each in self.status()["listeners"]}
         self.addresses = (found["tcp"], found["ws"])
 
